@@ -14,7 +14,13 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 StopReason: TypeAlias = Literal[
-    "end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "model_context_window_exceeded"
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "pause_turn",
+    "refusal",
+    "model_context_window_exceeded",
 ]
 
 # --- Parts: what an upstream said ---------------------------------------------------------------
@@ -117,7 +123,9 @@ class End(Struct, frozen=True, gc=False):
     fault: Fault | None = None
 
 
-Part: TypeAlias = Text | Reasoning | Refusal | ToolOpen | ToolArgs | Opaque | Usage | Finish | Fault | Malformed | End
+Part: TypeAlias = (
+    Text | Reasoning | Refusal | ToolOpen | ToolArgs | Opaque | Usage | Finish | Fault | Malformed | End
+)
 
 # --- Events: what a client hears ----------------------------------------------------------------
 

@@ -1,0 +1,151 @@
+"""One frozen tree of settings. CLI flags, environment names and docs/configuration.md derive from it.
+
+Owns defaults, their units and their meaning. It reads nothing by itself: `from_environment` is given
+the environment.
+
+    settings = Settings(limits=limits_from_environment(os.environ))
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+MIB = 1024 * 1024
+
+Seconds = Annotated[float, Meta(gt=0)]
+Bytes = Annotated[int, Meta(ge=1024)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; the text says which, and what would do."""
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every limit of the gateway: seconds, or bytes. Environment: `ANTIPHON_` and the name in capitals."""
+
+    connect: Annotated[Seconds, Meta(description="to connect to an upstream; then 504")] = 10.0
+    first_token: Annotated[
+        Seconds, Meta(description="from the request to the first content; then 504, or `event: error`")
+    ] = 600.0
+    gap: Annotated[Seconds, Meta(description="between two reads from an upstream; then `event: error`")] = (
+        180.0
+    )
+    finish_grace: Annotated[
+        Seconds, Meta(description="after a finish reason without `[DONE]`; then success")
+    ] = 2.0
+    finish_grace_usage: Annotated[
+        Seconds, Meta(description="the same while usage that was asked for is missing")
+    ] = 5.0
+    settle: Annotated[
+        Seconds,
+        Meta(
+            description="after `[DONE]` for the upstream's HTTP message to end; then its connection is dropped"
+        ),
+    ] = 0.1
+    request_headers: Annotated[Seconds, Meta(description="for a client to send its headers; then 408")] = 20.0
+    request_body: Annotated[Seconds, Meta(description="between two pieces of a client's body; then 408")] = (
+        60.0
+    )
+    write_stall: Annotated[
+        Seconds, Meta(description="for which a client may leave a full buffer unread; then it is dropped")
+    ] = 60.0
+    commit_after: Annotated[
+        Seconds, Meta(description="after which a stream starts with `message_start` whatever comes")
+    ] = 12.0
+    ping_interval: Annotated[Seconds, Meta(description="of silence in a started stream; then `ping`")] = 10.0
+    queue_timeout: Annotated[Seconds, Meta(description="to wait for a slot; then 529")] = 300.0
+    release_grace: Annotated[
+        Seconds, Meta(description="for which an upstream without a report is taken to work on after a cancel")
+    ] = 5.0
+    drain: Annotated[
+        Seconds, Meta(description="for which streams may run on after SIGTERM; then `event: error`")
+    ] = 30.0
+    keep_alive: Annotated[Seconds, Meta(description="for which an idle client connection is kept")] = 75.0
+    upstream_idle: Annotated[Seconds, Meta(description="for which an idle upstream connection is kept")] = 3.0
+    tick: Annotated[Seconds, Meta(description="between two looks at all of the above")] = 1.0
+    max_body: Annotated[Bytes, Meta(description="of a request body; more is 413")] = 32 * MIB
+    max_headers: Annotated[Bytes, Meta(description="of request or response headers; more is 431 or 502")] = (
+        64 * 1024
+    )
+    max_frame: Annotated[Bytes, Meta(description="of one event from an upstream")] = 16 * MIB
+    max_held: Annotated[
+        Bytes, Meta(description="that one exchange may hold back; more is `event: error`")
+    ] = 8 * MIB
+    max_fold: Annotated[Bytes, Meta(description="of a non-streaming answer; more is 502")] = 32 * MIB
+    max_behind: Annotated[
+        Bytes, Meta(description="held for a client that does not read before its upstream is paused")
+    ] = 256 * 1024
+    heavy_body: Annotated[
+        Bytes, Meta(description="of a request body from which on it is parsed in a worker process")
+    ] = 4 * MIB
+    heavy_time: Annotated[
+        Seconds, Meta(description="that the worker process may take for one body; then 400")
+    ] = 20.0
+    queue_length: Annotated[
+        Count, Meta(description="requests that may wait for one upstream; more is 529")
+    ] = 1024
+
+
+class UpstreamSettings(Struct, frozen=True, kw_only=True):
+    """One inference server. `api_key` is never shown; `profile` names a row of core/dialects/quirks.py."""
+
+    name: str
+    base_url: str
+    api_key: str | None = None
+    slots: int = 8
+    profile: str = "generic"
+    think_tags: str | None = None  # None: what the profile says
+
+    def __repr__(self) -> str:
+        return f"UpstreamSettings({self.name!r}, slots={self.slots}, profile={self.profile!r})"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What one gateway process runs with."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    upstream: UpstreamSettings | None = None  # None: the embedded ones
+    limits: Limits = Limits()
+    strict: bool = False
+    log_level: str = "info"
+    log_json: bool = False
+
+
+def limits_from_environment(environ: Mapping[str, str]) -> Limits:
+    """The limits with what `ANTIPHON_<NAME>` overrides. Raises ConfigError."""
+    given: dict[str, str] = {}
+    names = {f"ANTIPHON_{name.upper()}": name for name in Limits.__struct_fields__}
+    for variable, name in names.items():
+        if variable in environ:
+            given[name] = environ[variable]
+    try:
+        return msgspec.convert(given, Limits, strict=False)
+    except msgspec.ValidationError as refused:
+        raise ConfigError(f"environment: {refused} (ANTIPHON_...)") from None
+
+
+def limits_table() -> list[tuple[str, str, str]]:
+    """(environment name, default, meaning) of every limit, for the docs."""
+    rows = []
+    for name, hint in get_type_hints(Limits, include_extras=True).items():
+        notes = [note.description for note in hint.__metadata__ if note.description]
+        default = getattr(Limits(), name)
+        rows.append((f"ANTIPHON_{name.upper()}", f"{default:g}", notes[-1]))
+    return rows
+
+
+def is_loopback(host: str) -> bool:
+    """A name or address that only this machine can reach."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,185 @@
+"""Slots: who may use an upstream now, who waits, and when a slot is really free again.
+
+Owns the leases and the queue of one upstream. A lease belongs to one exchange and goes
+HELD -> DRAINING -> FREE, or straight to FREE; every number shown anywhere is derived from the leases.
+It must not know about HTTP, sockets or bodies, and it never awaits: a state changes in the call that
+changes it, and the next waiter is woken in the same call.
+
+    slots = Slots("vllm", slots=8)
+    ticket = slots.request("req_1", granted=exchange.on_granted)   # called now or later, once
+    ticket.cancel()                                                # free in the queue, costs nothing
+    lease.release()            # the upstream is done
+    lease.drain(until=...)     # it may still be working for nobody: used until its report says idle
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from msgspec import Struct
+
+QUEUE_LIMIT = 1024
+
+
+class LeaseState(Enum):
+    HELD = "held"
+    DRAINING = "draining"
+    FREE = "free"
+
+
+class QueueFullError(Exception):
+    """Nobody else may wait for this upstream now."""
+
+
+class Lease:
+    """One slot of one upstream. `owner` is the request id of the exchange that holds it."""
+
+    __slots__ = ("_slots", "active", "drain_until", "owner", "state")
+
+    def __init__(self, slots: Slots, owner: str) -> None:
+        self._slots = slots
+        self.owner = owner
+        self.state = LeaseState.HELD
+        self.active = False  # the upstream has begun to answer: its own report counts this slot as busy
+        self.drain_until: float | None = None  # monotonic seconds; None: only the upstream's report frees it
+
+    def release(self) -> None:
+        """The upstream is done with it. Idempotent."""
+        if self.state is not LeaseState.FREE:
+            self.state = LeaseState.FREE
+            self._slots._freed(self)
+
+    def drain(self, until: float | None) -> None:
+        """The exchange is gone but the upstream may still be working. Ends by `Slots.settle` or `until`."""
+        if self.state is LeaseState.HELD:
+            self.state = LeaseState.DRAINING
+            self.drain_until = until
+            self._slots._draining()
+
+
+class Ticket:
+    """A place in the queue, or what became of it."""
+
+    __slots__ = ("_granted", "_slots", "lease", "owner", "waiting")
+
+    def __init__(self, slots: Slots, owner: str, granted: Callable[[Lease], None]) -> None:
+        self._slots = slots
+        self._granted = granted
+        self.owner = owner
+        self.lease: Lease | None = None
+        self.waiting = True
+
+    def cancel(self) -> None:
+        """Leave the queue. Idempotent; after the grant it does nothing: the lease is its own handle."""
+        if self.waiting:
+            self.waiting = False
+            self._slots._left(self)
+
+    def _grant(self, lease: Lease) -> None:
+        self.waiting = False
+        self.lease = lease
+        self._granted(lease)
+
+
+class SlotStatistics(Struct, frozen=True):
+    """A snapshot. `held` + `draining` are used; `free` may be negative after the limit was lowered."""
+
+    slots: int
+    held: int
+    draining: int
+    free: int
+    waiting: int
+
+
+class Slots:
+    """The slots of one upstream, first come first served.
+
+    `on_draining` is called whenever a lease begins to drain: whoever can ask the upstream starts to.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        slots: int,
+        *,
+        queue_limit: int = QUEUE_LIMIT,
+        on_draining: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._limit = slots
+        self._queue_limit = queue_limit
+        self._leases: set[Lease] = set()
+        self._queue: deque[Ticket] = deque()
+        self._on_draining = on_draining
+        self._granting = False
+
+    def request(self, owner: str, granted: Callable[[Lease], None]) -> Ticket:
+        """Ask for a slot; `granted` is called once, before this returns if a slot is free.
+
+        Raises QueueFullError.
+        """
+        ticket = Ticket(self, owner, granted)
+        if len(self._queue) >= self._queue_limit:
+            raise QueueFullError
+        self._queue.append(ticket)
+        self._wake()
+        return ticket
+
+    def set_slots(self, slots: int) -> None:
+        """The limit changed; leases that are held beyond it run to their end."""
+        self._limit = slots
+        self._wake()
+
+    def settle(self, busy: int) -> None:
+        """The upstream reports how many of its slots are busy: what that does not explain has drained.
+
+        Held leases that have begun to answer explain one busy slot each; those that have not may or may
+        not be in the count, so they explain none: a slot is freed late rather than twice.
+        """
+        active = sum(lease.active for lease in self._leases if lease.state is LeaseState.HELD)
+        draining = [lease for lease in self._leases if lease.state is LeaseState.DRAINING]
+        for lease in draining[max(0, busy - active) :]:
+            lease.release()
+
+    def expire(self, now: float) -> None:
+        """Free the draining leases whose grace has run out (for upstreams without a report)."""
+        for lease in list(self._leases):
+            if lease.state is LeaseState.DRAINING and lease.drain_until is not None and now >= lease.drain_until:
+                lease.release()
+
+    @property
+    def draining(self) -> int:
+        return sum(lease.state is LeaseState.DRAINING for lease in self._leases)
+
+    def statistics(self) -> SlotStatistics:
+        draining = self.draining
+        used = len(self._leases)
+        return SlotStatistics(self._limit, used - draining, draining, self._limit - used, len(self._queue))
+
+    def _freed(self, lease: Lease) -> None:
+        self._leases.discard(lease)
+        self._wake()
+
+    def _draining(self) -> None:
+        if self._on_draining is not None:
+            self._on_draining()
+
+    def _left(self, ticket: Ticket) -> None:
+        self._queue.remove(ticket)
+
+    def _wake(self) -> None:
+        # A grant may end in a release at once (its exchange failed): the loop that is already running
+        # sees that slot too, so the calls do not nest.
+        if self._granting:
+            return
+        self._granting = True
+        try:
+            while self._queue and len(self._leases) < self._limit:
+                ticket = self._queue.popleft()
+                lease = Lease(self, ticket.owner)
+                self._leases.add(lease)
+                ticket._grant(lease)
+        finally:
+            self._granting = False
