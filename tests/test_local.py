@@ -24,7 +24,7 @@ FAKE = textwrap.dedent("""
     import http.server, json, os, signal, socket, sys, threading
     way = sys.argv[1]
     if way == "broken":
-        sys.exit("model file is damaged")
+        sys.exit("0.00.1 E srv: model file is damaged\\nRuntimeError: see above")
     config = json.loads(sys.stdin.buffer.readline())
     print("serving, parent", config["parent"], "sid", os.getsid(0) == os.getpid(), flush=True)
     if way == "stubborn":

@@ -108,4 +108,5 @@ def test_what_llama_cpp_is_asked_for(monkeypatch):
     assert params.api_keys == ["k"]
     assert params.reuse_port
     assert not params.ui
+    assert params.cpuparams.poll == 0
     assert params.cpuparams.n_threads == len(os.sched_getaffinity(0))

@@ -358,9 +358,11 @@ def _ending(child: asyncio.subprocess.Process) -> str:
 
 
 def _failure(ending: str, place: Place) -> LocalServerError:
-    lines = place.log_path.read_bytes()[-2000:].decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "(it is empty)")
+    text = place.log_path.read_bytes()[-4000:].decode(errors="replace")
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    # llama.cpp marks its errors with an E; what Python adds after them says less.
+    last = next((line for line in reversed(lines) if " E " in line), lines[-1] if lines else "(nothing)")
     return LocalServerError(
-        f"The embedded llama.cpp could not be started: it {ending}. The last line of its log, "
-        f"{place.log_path}, is: {last}. To serve another model: `antiphon serve --upstream URL`."
+        f"The embedded llama.cpp could not be started: it {ending}. Its log {place.log_path} says: {last!r}. "
+        f"To serve another model: `antiphon serve --upstream URL`."
     )

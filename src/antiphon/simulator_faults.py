@@ -29,7 +29,7 @@ _Frames = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong with an answer. Times in seconds; None and 0 mean that nothing does.
+    """What goes wrong with an answer; by default nothing does. Times are in seconds.
 
     `*_after` counts the SSE frames that are sent before it strikes; the role-only chunk is the first,
     0 means right after the headers. An answer without streaming counts the frames it would have had,

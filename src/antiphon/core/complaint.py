@@ -223,10 +223,12 @@ def _joined(texts: list[str]) -> str:
 
 # --- JSON that was cut off ----------------------------------------------------------------------
 
-_STRING = r'"(?:[^"\\]|\\.)*"'
+_STRING = r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)'  # the last one may lack its end
 _SALVAGED = re.compile(
-    rf'"(?P<key>message|msg|detail|error|loc|type|code|status)"\s*:\s*(?P<value>{_STRING}|\d{{1,9}}|\[[^\[\]]{{0,300}}\])'
+    r'"(?P<key>message|msg|detail|error|loc|type|code|status)"\s*:\s*'
+    rf"(?P<value>{_STRING}|\d{{1,9}}|\[[^\[\]]{{0,300}}\])"
 )
+_HALF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 
 def _salvage(text: str) -> Complaint:
@@ -237,6 +239,8 @@ def _salvage(text: str) -> Complaint:
     found: dict[str, object] = {}
     for match in _SALVAGED.finditer(text):
         value = _decode(match["value"])
+        if value is _NOT_JSON:
+            value = _decode(_HALF_ESCAPE.sub("", match["value"]) + '"')
         if value is not _NOT_JSON:
             found.setdefault(match["key"], value)
         if match["key"] in {"message", "msg"}:

@@ -162,8 +162,11 @@ GENERAL_WORDS: Final[Mapping[str, int]] = {
     "conflict_error": 409,
     "request_too_large": 413,
     "payload_too_large": 413,
-    "unprocessable": 422,
-    "UnprocessableEntityError": 422,
+    "request_entity_too_large": 413,  # HTTP renamed these phrases, and Python with it
+    "content_too_large": 413,
+    "unprocessable_entity": 422,
+    "unprocessable_content": 422,
+    "unprocessable": 422,  # OpenRouter
     "api_error": 500,
     "server_error": 500,
     "server": 500,  # OpenRouter

@@ -1,7 +1,8 @@
 """Whether an upstream's complaint means that the prompt does not fit, and how to say so.
 
-Owns the wordings of context overflow, one row each. Clients act on two sentences only (Anthropic's own): `prompt is too long` makes them compact, `input length and `max_tokens`
-exceed context limit: A + B > C` makes them ask for less. No wording of any other server is understood.
+Owns the wordings of context overflow, one row each. Clients act on two sentences only, Anthropic's own:
+`prompt is too long` makes them compact, and `input length and max_tokens exceed context limit: A + B > C`
+(with `max_tokens` in back quotes) makes them ask for less. They understand no other server's wording.
 
     overflow("The input (6000 tokens) is longer than the model's context length (4096 tokens).")
     -> "prompt is too long: 6000 tokens > 4096 maximum"
@@ -53,7 +54,8 @@ SIGNS: Final = tuple(
         r"exceeds? (?:the )?(?:model'?s )?maximum context length",  # SGLang, vLLM and proxies
         r"(?:your request has|your prompt contains(?: at least)?) [\d,]+ (?:input tokens|characters)",  # vLLM
         r"requested [\d,]+ output tokens",  # vLLM
-        r"'max_tokens' or 'max_completion_tokens' is too large",  # vLLM; OpenAI's "max_tokens is too large" is none
+        # vLLM; OpenAI's "max_tokens is too large" speaks of the longest answer and is no overflow.
+        r"'max_tokens' or 'max_completion_tokens' is too large",
         r"longer than the maximum model length of",  # vLLM
         r"longer than the model'?s context length",  # SGLang, Together
         r"requested token count exceeds",  # SGLang

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
-_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
+_NUMBER = re.compile(r"[0-9]{1,13}(?:\.[0-9]{1,9})?")
 _DURATION = re.compile(
-    r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?"
+    r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?",
+    re.ASCII,
 )
 _UNITS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 

@@ -32,6 +32,10 @@ _INVISIBLE = re.compile(
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"\s+")
 
+# What was glued to an address (`10.0.0.1ghp_...`) is seen once the address is gone. Two rounds do for
+# every sane text, the second of which changes nothing.
+_ROUNDS = 8
+
 
 def legible(text: str, *, limit: int = 2000) -> str:
     """`text` on one line, without control characters or lone surrogates, at most `limit` characters.
@@ -53,8 +57,12 @@ def scrub(text: str, *, limit: int = 2000) -> str:
         text = text[: 4 * limit]
         text = text[: text.rfind(" ")] if " " in text[-1000:] else text
     text = legible(text, limit=4 * limit)
-    for rule in RULES:
-        text = rule.pattern.sub(rule.replace, text)
+    for _ in range(_ROUNDS):
+        before = text
+        for rule in RULES:
+            text = rule.pattern.sub(rule.replace, text)
+        if text == before:
+            break
     return _cut(text, limit)
 
 
@@ -70,7 +78,7 @@ _WORD = re.compile(r"[A-Z]?[a-z_]{1,15}[.!?]?")
 def _after_label(match: re.Match[str]) -> str:
     """`api_key=...` goes whatever the value is, `api key: ...` unless the value is an ordinary word."""
     label, value = match["label"], match["value"]
-    if not label.endswith(("=", '"', "'")) and _WORD.fullmatch(value):
+    if not label.rstrip().endswith(("=", '"', "'")) and _WORD.fullmatch(value):
         return match[0]
     return label + KEY
 
@@ -115,6 +123,8 @@ def _ipv4(match: re.Match[str]) -> str:
 
 
 def _ipv6(match: re.Match[str]) -> str:
+    if match["ip"].count(":") < 2 or match["ip"] == "::":
+        return match[0]
     try:
         IPv6Address(match["ip"])
     except ValueError:  # a time, a slice, a C++ name
@@ -213,17 +223,20 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("bearer", r"(?P<label>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=*-]{6,})", _after_label),
     _rule("key", rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEY_PREFIXES)})", KEY),
     _rule("hex", r"(?<![\w-])(?:0x)?[0-9a-f]{32,}(?![\w-])", KEY),
+    # Some vendors' keys have the form of a UUID (Volcengine's), so no bare UUID stays.
+    _rule("uuid", r"(?<![\w-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![\w-])", KEY),
     _rule("opaque", r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_=-]{24,}", _opaque),
     _rule("mail", r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", ADDRESS),
+    # Before IPv4, for ::ffff:10.0.0.1.
+    _rule(
+        "ipv6",
+        r"(?<![\w:.])\[?(?P<ip>[0-9a-f:][0-9a-f:.]{0,43}[0-9a-f:])(?:%\w{1,15})?(?:\]:\d{1,5}|\])?(?![\w:])",
+        _ipv6,
+    ),
     _rule(
         "ipv4",
         r"(?<![\d.])(?<!\bv)(?P<ip>\d{1,3}(?:\.\d{1,3}){3})(?![\d]|\.\d)(?::\d{1,5})?(?:/\d{1,2}\b)?",
         _ipv4,
-    ),
-    _rule(
-        "ipv6",
-        r"(?<![\w:.])\[?(?P<ip>(?=[0-9a-f:.]{0,39}[0-9a-f])[0-9a-f:.]{2,44}:[0-9a-f:.]*[0-9a-f:])(?:%\w{1,15})?(?:\]:\d{1,5}|\])?(?![\w:])",
-        _ipv6,
     ),
     _rule("host name of a cloud", r"\bip-\d{1,3}(?:-\d{1,3}){3}\b(?:\.[\w-]+)*", ADDRESS),
     _rule(
@@ -244,5 +257,5 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("folder", rf"""{_FREE}/(?:{_ROOTS})(?:/[^\s"'`<>:,;()\[\]{{}}]+)+""", PATH),
     _rule("file", rf"{_FREE}(?:/[\w.@+-]+)+\.(?:{_FILES})(?![\w/])", PATH),
     _rule("home folder", r"(?<![\w/])~[\w-]*/[\w./@+-]+", PATH),
-    _rule("windows path", r"""(?<!\w)(?:[a-z]:\\+|\\\\+[\w.$-]+\\+)[^\s"'<>|]+""", PATH),
+    _rule("windows path", r"""(?<![\w\\])(?:[a-z]:\\+|\\\\+[\w.$-]+\\+)[^\s"'<>|]+""", PATH),
 )

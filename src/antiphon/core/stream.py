@@ -252,6 +252,11 @@ class Stream:
         return self._committed
 
     @property
+    def begun(self) -> bool:
+        """Some content is there: the first token has come."""
+        return bool(self._blocks)
+
+    @property
     def ended(self) -> bool:
         """Nothing more will be taken in. If it is not committed, `fault` is an honest HTTP answer."""
         return self.phase is Phase.ENDED
@@ -663,7 +668,11 @@ def _fault_of(part: Fault | Malformed | End) -> Fault:
     return part.fault or _fault("the upstream ended its answer unexpectedly")
 
 
-_DELTA = {"text": TextDelta, "thinking": ThinkingDelta, "tool_use": InputJsonDelta}
+_DELTA: dict[str, Callable[[int, str], Event]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "tool_use": InputJsonDelta,
+}
 
 _INPUT: dict[type, Callable[[Any], str]] = {
     Text: lambda part: "blank" if part.s.isspace() else "text",

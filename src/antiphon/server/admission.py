@@ -146,7 +146,11 @@ class Slots:
     def expire(self, now: float) -> None:
         """Free the draining leases whose grace has run out (for upstreams without a report)."""
         for lease in list(self._leases):
-            if lease.state is LeaseState.DRAINING and lease.drain_until is not None and now >= lease.drain_until:
+            if (
+                lease.state is LeaseState.DRAINING
+                and lease.drain_until is not None
+                and now >= lease.drain_until
+            ):
                 lease.release()
 
     @property

@@ -21,7 +21,8 @@ import msgspec
 
 from antiphon import __version__
 from antiphon.server.upstream_dial import DialError, dial, header_value, parse_base_url, tls_context
-from antiphon.server.upstream_http import Connection, Failure, FailureKind, Listener, State, report
+from antiphon.server.upstream_http import Connection, State
+from antiphon.server.upstream_listener import Failure, FailureKind, Listener, report
 
 if TYPE_CHECKING:
     import ssl

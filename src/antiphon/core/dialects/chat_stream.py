@@ -111,9 +111,10 @@ class ChatStream:
             return out
         if self._start is not None:
             data = self._sniff(data)
-        if self._body is not None:
-            self._body += data
-            if len(self._body) > BODY_LIMIT:
+        body = self._body
+        if body is not None:
+            body += data
+            if len(body) > BODY_LIMIT:
                 self._finish(out, _broken("the upstream's answer is larger than this gateway takes"))
             return out
         try:
@@ -270,18 +271,18 @@ class ChatStream:
     def _take_delta(self, delta: Delta, out: list[Part]) -> None:
         if delta.reasoning:
             self._stop_tags(out)
-            self._say("reasoning", 0, delta.reasoning, Reasoning, out)
+            self._say("reasoning", delta.reasoning, out)
         if delta.content:
             self._take_content(delta.content, out)
         for is_reasoning, text in delta.segments:
             if is_reasoning:
                 self._stop_tags(out)
-                self._say("reasoning", 0, text, Reasoning, out)
+                self._say("reasoning", text, out)
             else:
                 self._take_content(text, out)
         if delta.refusal:
             self._seen_delta = True
-            self._say("text", 0, delta.refusal, Refusal, out)
+            self._say("refusal", delta.refusal, out)
         calls = delta.tool_calls
         if calls:
             self._take_calls(calls, out)
@@ -291,7 +292,7 @@ class ChatStream:
     def _take_content(self, text: str, out: list[Part]) -> None:
         self._seen_delta = True
         if self._tags.off:
-            self._say("text", 0, text, Text, out)
+            self._say("text", text, out)
             return
         self._say_split(self._tags.split(text), out)
 
@@ -311,11 +312,11 @@ class ChatStream:
             if id_ or call.name:
                 out.append(ToolOpen(key, _whole(id_), _whole(call.name) or ""))
             if call.arguments:
-                self._say("args", key, call.arguments, lambda s, key=key: ToolArgs(key, s), out)
+                self._say("args", call.arguments, out, key)
 
     # --- text without lone surrogates ---
 
-    def _say(self, channel: str, key: int, text: str, part: Callable[[str], Part], out: list[Part]) -> None:
+    def _say(self, channel: str, text: str, out: list[Part], key: int = 0) -> None:
         """Emit a piece; a high surrogate at its end waits for the low half in the channel's next piece."""
         if self._halves:
             self._flush_other_halves(channel, out)
@@ -328,19 +329,19 @@ class ChatStream:
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
             self._counts["lone_surrogate"] += 1
         if text:
-            out.append(part(text))
+            out.append(_PART[channel](text, key))
 
     def _say_split(self, pieces: list[tuple[bool, str]], out: list[Part]) -> None:
         for is_reasoning, text in pieces:
             if is_reasoning:
-                self._say("reasoning", 0, text, Reasoning, out)
+                self._say("reasoning", text, out)
             else:
-                self._say("text", 0, text, Text, out)
+                self._say("text", text, out)
 
     def _flush_other_halves(self, channel: str, out: list[Part]) -> None:
         for other in [pair for pair in self._halves if pair[0] != channel]:
             del self._halves[other]
-            out.append(_part_of(other, "\ufffd"))
+            out.append(_PART[other[0]]("\ufffd", other[1]))
 
     def _stop_tags(self, out: list[Part]) -> None:
         if not self._tags.off:
@@ -363,11 +364,12 @@ def _whole(word: str | None) -> str | None:
     return word if word is None or word.isascii() else _HALF.sub("\ufffd", word)
 
 
-def _part_of(channel: tuple[str, int], text: str) -> Part:
-    name, key = channel
-    if name == "args":
-        return ToolArgs(key, text)
-    return Reasoning(text) if name == "reasoning" else Text(text)
+_PART: dict[str, Callable[[str, int], Part]] = {
+    "text": lambda text, key: Text(text),
+    "refusal": lambda text, key: Refusal(text),
+    "reasoning": lambda text, key: Reasoning(text),
+    "args": lambda text, key: ToolArgs(key, text),
+}
 
 
 def _broken(message: str) -> Fault:

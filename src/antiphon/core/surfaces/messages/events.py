@@ -99,7 +99,7 @@ class EventEncoder:
         return prefix + _json(event.s) + b"}}\n\n"
 
     def _message_start(self, event: MessageStart) -> bytes:
-        message = {
+        message: dict[str, Any] = {
             "id": self._message_id,
             "type": "message",
             "role": "assistant",

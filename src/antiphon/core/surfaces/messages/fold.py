@@ -34,6 +34,10 @@ from antiphon.core.surfaces.messages.events import delta_fields, usage_fields
 FOLD_LIMIT = 32 * 1024 * 1024
 
 
+class _NotAnObjectError(Exception):
+    """A call that no client may get; the argument is the tool's name."""
+
+
 class _Block(Struct):
     start: BlockStart
     pieces: list[str]
@@ -81,8 +85,11 @@ class Fold:
             return None
         content: list[dict[str, Any]] = []
         for block in self._blocks:
-            item = self._content(block, self._end)
-            if self.fault is not None:
+            try:
+                item = self._content(block, self._end)
+            except _NotAnObjectError as call:
+                said = f"the model called {call} with arguments that are no JSON object"
+                self.fault = Fault("api_error", said, 502)
                 return None
             if item is not None:
                 content.append(item)
@@ -116,7 +123,4 @@ class Fold:
         if end.stop_reason in ("max_tokens", "refusal"):
             self._counts["cut_call_left_out"] += 1
             return None
-        self.fault = Fault(
-            "api_error", f"the model called {start.name} with arguments that are no JSON object", 502
-        )
-        return None
+        raise _NotAnObjectError(start.name)

@@ -13,7 +13,7 @@ Source: Anthropic's `types/message_create_params.py` and its beta twin, API refe
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Raw, Struct
 
@@ -39,6 +39,8 @@ class Turn(Struct, frozen=True):
 class Tool(Struct, frozen=True, forbid_unknown_fields=True):
     """A tool of the request. `type` is None or `custom` for tools that bring their own schema."""
 
+    unused: ClassVar[tuple[str, ...]] = ("eager_input_streaming", "cache_control")
+
     name: str | None = None
     type: str | None = None
     description: str | None = None
@@ -61,6 +63,8 @@ class ToolChoice(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ThinkingConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """`type` is open: `enabled`, `adaptive`, `disabled`, `between_tools`, and what comes next."""
+
+    unused: ClassVar[tuple[str, ...]] = ("display", "block_binding")
 
     type: str
     budget_tokens: int | None = None
@@ -124,9 +128,6 @@ def parse(body: bytes) -> MessagesRequest:
             )
     degraded = [name for name in _MISSED if getattr(wire, name) not in _ABSENT]
     degraded += _edits(wire.context_management, unknown)
-    for name in _WITHOUT_EFFECT:
-        if getattr(wire, name) != NULL:
-            unknown[name] = None
     turns = tuple([_turn(raw, f"messages.{i}", unknown) for i, raw in enumerate(wire.messages)])
     system = _system(wire.system, unknown)
     tools = tuple([_TOOL.read(raw, f"tools.{i}", unknown) for i, raw in enumerate(wire.tools or ())])
@@ -162,6 +163,17 @@ def parse(body: bytes) -> MessagesRequest:
 
 
 class _Body(Struct, frozen=True, forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = (
+        "metadata",
+        "service_tier",
+        "speed",
+        "cache_control",
+        "diagnostics",
+        "inference_geo",
+        "fallbacks",
+        "fallback_credit_token",
+        "billing_policy",
+    )
     model: str
     max_tokens: Annotated[int, Meta(ge=0)]
     messages: list[Raw]
@@ -198,6 +210,7 @@ class _Turn(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _OutputConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("task_budget",)
     effort: str | None = None
     format: Raw = NULL
     task_budget: Raw = NULL
@@ -210,17 +223,6 @@ class _ContextManagement(Struct, frozen=True, forbid_unknown_fields=True):
 _ABSENT = (NULL, Raw(b"[]"))
 _REFUSED = ("mcp_servers", "thread", "compaction")
 _MISSED = ("container",)
-_WITHOUT_EFFECT = (
-    "metadata",
-    "service_tier",
-    "speed",
-    "cache_control",
-    "diagnostics",
-    "inference_geo",
-    "fallbacks",
-    "fallback_credit_token",
-    "billing_policy",
-)
 
 _BODY = Shape(_Body)
 _TURN = Shape(_Turn)
@@ -250,8 +252,6 @@ def _output_config(wire: _Body, unknown: dict[str, None]) -> OutputConfig:
     config = _OutputConfig()
     if wire.output_config != NULL:
         config = _OUTPUT_CONFIG.read(wire.output_config, "output_config", unknown)
-    if config.task_budget != NULL:
-        unknown["output_config.task_budget"] = None
     for raw, path in ((config.format, "output_config.format"), (wire.output_format, "output_format")):
         if raw != NULL:
             return OutputConfig(config.effort, _OUTPUT_FORMAT.read(raw, path, unknown))

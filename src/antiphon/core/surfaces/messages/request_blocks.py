@@ -1,9 +1,9 @@
 """The content blocks that a Messages request may hold, as the client spelled them.
 
 One struct for each type that means something to an OpenAI-style upstream; every other type is a `Foreign`
-block, and what becomes of it is the dialect's decision. Fields that no dialect ever carries (cache_control,
-citations of an answer, callers) are declared so that they count as known, and have no other use. `input`
-and image `data` stay raw JSON: megabytes and big numbers pass through untouched.
+block, and what becomes of it is the dialect's decision. Members that no dialect ever carries are in the
+class's `unused`: known, noted, and gone. `input` and image `data` stay raw JSON: megabytes and big numbers
+pass through untouched.
 
 Source: Anthropic's `types/*_param.py`, as in the API reference for `POST /v1/messages`.
 
@@ -12,14 +12,15 @@ Source: Anthropic's `types/*_param.py`, as in the API reference for `POST /v1/me
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Raw, Struct
 
-from antiphon.core.surfaces.messages.request_reading import NULL, Foreign, Shape
+from antiphon.core.surfaces.messages.request_reading import NULL, Foreign, RequestError, Shape
 
 
 class Text(Struct, frozen=True, tag="text", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("citations", "cache_control")
     text: str
     citations: Raw = NULL
     cache_control: Raw = NULL
@@ -29,16 +30,18 @@ class Thinking(Struct, frozen=True, tag="thinking", forbid_unknown_fields=True):
     """Both members are required by the API; a history that lost one must stay usable."""
 
     thinking: str = ""
-    signature: str | None = None
+    signature: Raw = NULL
 
 
 class RedactedThinking(Struct, frozen=True, tag="redacted_thinking", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("data",)
     data: Raw = NULL
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     """`input` is the raw JSON of the arguments, `null` where the client sent none."""
 
+    unused: ClassVar[tuple[str, ...]] = ("caller", "toolset_name", "cache_control")
     id: str
     name: str
     input: Raw = NULL
@@ -48,6 +51,7 @@ class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
 
 
 class ToolReference(Struct, frozen=True, tag="tool_reference", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("cache_control",)
     tool_name: str
     cache_control: Raw = NULL
 
@@ -127,6 +131,8 @@ def read_block(raw: Raw, path: str, unknown: dict[str, None]) -> Block:
         case _SearchResult():
             content = read_content(block.content, f"{path}.content", unknown)
             return SearchResult(block.source, block.title, content, _enabled(block.citations, path, unknown))
+        case ToolUse() if block.input != NULL and memoryview(block.input)[0] != ord("{"):
+            raise RequestError(f"{path}.input", "Input should be an object")
         case _:
             return block
 
@@ -135,12 +141,14 @@ def read_block(raw: Raw, path: str, unknown: dict[str, None]) -> Block:
 
 
 class _Image(Struct, frozen=True, tag="image", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("transformations", "cache_control")
     source: Raw
     transformations: Raw = NULL
     cache_control: Raw = NULL
 
 
 class _Document(Struct, frozen=True, tag="document", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("cache_control",)
     source: Raw
     title: str | None = None
     context: str | None = None
@@ -149,6 +157,7 @@ class _Document(Struct, frozen=True, tag="document", forbid_unknown_fields=True)
 
 
 class _SearchResult(Struct, frozen=True, tag="search_result", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("cache_control",)
     source: str
     title: str
     content: str | list[Raw]
@@ -157,6 +166,7 @@ class _SearchResult(Struct, frozen=True, tag="search_result", forbid_unknown_fie
 
 
 class _ToolResult(Struct, frozen=True, tag="tool_result", forbid_unknown_fields=True):
+    unused: ClassVar[tuple[str, ...]] = ("toolset_name", "cache_control")
     tool_use_id: str
     content: str | list[Raw] | None = None
     is_error: bool | None = None

@@ -49,6 +49,7 @@ class Shape(Generic[S]):
     """Reads JSON objects into one struct class, or into several that are told apart by `type`.
 
     The classes are declared with `forbid_unknown_fields`: the strict decode then doubles as the key walk.
+    A class may name in `unused` members that it knows and that nothing uses: they are noted as well.
     """
 
     def __init__(self, *classes: type[S]) -> None:
@@ -56,6 +57,7 @@ class Shape(Generic[S]):
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_union(classes))
         self._classes = {str(each.__struct_config__.tag): each for each in classes}
         self._only = classes[0]
+        self._unused: dict[type, tuple[str, ...]] = {each: getattr(each, "unused", ()) for each in classes}
 
     def read(self, raw: bytes | Raw, path: str, unknown: dict[str, None]) -> S:
         """The object as a struct. Raises RequestError, also for a `type` that no class has."""
@@ -70,7 +72,14 @@ class Shape(Generic[S]):
         try:
             found: S = self._decoder.decode(raw)
         except (msgspec.DecodeError, RecursionError):
-            return self._look_again(raw, path, unknown)
+            other = self._look_again(raw, path, unknown)
+            if isinstance(other, Foreign):
+                return other
+            found = other
+        for name in self._unused[type(found)]:
+            value = getattr(found, name)
+            if value is not NULL and value != NULL:
+                unknown[starred(f"{path}.{name}".lstrip("."))] = None
         return found
 
     def _look_again(self, raw: bytes | Raw, path: str, unknown: dict[str, None]) -> S | Foreign:

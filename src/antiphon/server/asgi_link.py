@@ -1,0 +1,87 @@
+"""The client's side of a response on any ASGI server: no extension, only `send` and `receive`.
+
+Owns what server.edge does on its own server: it buffers frames for the request's task, tells the
+exchange when the client is behind, and watches `receive()` for the disconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from antiphon.server.edge import LinkListener
+
+HIGH_WATER = 64 * 1024
+
+
+class AsgiLink:
+    """Frames go into a buffer; `pump` sends them. Cancel safe: the watcher ends with the request."""
+
+    def __init__(self, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        self.listener: LinkListener | None = None
+        self.paused = False
+        self._receive = receive
+        self._send = send
+        self._buffer: list[bytes] = []
+        self._size = 0
+        self._sending = 0
+        self._ready = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._pump())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def write(self, frames: bytes) -> None:
+        self._buffer.append(frames)
+        self._size += len(frames)
+        self._drained.clear()
+        self._ready.set()
+        if self._size > HIGH_WATER and not self.paused:
+            self.paused = True
+            if self.listener is not None:
+                self.listener.on_client_paused()
+
+    def abort(self) -> None:
+        """ASGI knows no abort: what is buffered is dropped, and the response is left without its end."""
+        self._buffer.clear()
+        self._size = 0
+        for task in self._tasks:
+            task.cancel()
+        self._drained.set()
+
+    async def send(self, message: Any) -> None:
+        """ASGI's send for the start and the end: frames that were written before go first."""
+        await self._drained.wait()
+        await self._send(message)
+
+    async def _pump(self) -> None:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            frames = b"".join(self._buffer)
+            self._buffer.clear()
+            if frames:
+                await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+                self._size -= len(frames)
+            if not self._buffer:
+                self._drained.set()
+            if self.paused and self._size <= HIGH_WATER // 2:
+                self.paused = False
+                if self.listener is not None:
+                    self.listener.on_client_resumed()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if self.listener is not None:
+            self.listener.on_client_gone()
+        self._drained.set()

@@ -1,0 +1,160 @@
+"""What stands behind a gateway: one upstream of the user's, or the embedded ones.
+
+Owns which upstreams there are and their life. A later config file adds a third kind here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import structlog
+
+from antiphon.config import Limits, UpstreamSettings
+from antiphon.core.dialects.quirks import by_name
+from antiphon.core.parts import Fault
+from antiphon.local import LocalServer, LocalServerError, slots_busy
+from antiphon.server.routing import Route, RouteTable
+from antiphon.server.upstreams import Upstream
+from antiphon.simulator import Simulator, SimulatorSettings
+
+log = structlog.get_logger("antiphon.server")
+
+LOCAL_MODEL, SIMULATED_MODEL = "smollm2", "reasoning"
+SIMULATED_SLOTS = 8
+STUB_LOG = "stub-reasoning.log"
+_REMEDY = (
+    "The embedded model is small: serve a larger one with `antiphon serve --upstream http://HOST:PORT/v1`, "
+    f"or try the gateway with the simulator: model `{SIMULATED_MODEL}`."
+)
+
+
+class SingleBackend:
+    """`antiphon serve --upstream`: every model name passes through to one server."""
+
+    def __init__(self, settings: UpstreamSettings, limits: Limits) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None
+        self.upstreams: dict[str, Upstream] = {}
+        self.table = RouteTable((Route(settings.name, settings.profile),))
+
+    async def start(self) -> None:
+        settings = self._settings
+        busy = None
+        if by_name(settings.profile).drain_report == "slots":
+            session = self._session = aiohttp.ClientSession()
+
+            async def busy() -> int | None:
+                return await slots_busy(settings.base_url, session, api_key=settings.api_key)
+
+        self.upstreams = {settings.name: Upstream(settings, self._limits, busy=busy)}
+
+    async def aclose(self) -> None:
+        for upstream in self.upstreams.values():
+            await upstream.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+
+class EmbeddedBackend:
+    """`antiphon serve` alone: llama.cpp with a small model where it can run, and the simulator.
+
+    `model_file` None: llama.cpp cannot run here, `reason` says why.
+    """
+
+    def __init__(self, limits: Limits, *, model_file: Path | None, reason: str = "") -> None:
+        self._limits = limits
+        self._model_file = model_file
+        self._reason = reason
+        self._stack = contextlib.AsyncExitStack()
+        self._local: LocalServer | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self.upstreams: dict[str, Upstream] = {}
+        self.stub_log: Path | None = Path(tempfile.gettempdir()) / STUB_LOG
+
+    @property
+    def table(self) -> RouteTable:
+        routes = [Route("simulator", "generic", model=SIMULATED_MODEL)]
+        if self._local is not None:
+            window = self._local.window
+            routes += [
+                Route("local", "llamacpp", model=LOCAL_MODEL, sends=LOCAL_MODEL, window=window),
+                Route("local", "llamacpp", sends=LOCAL_MODEL, window=window, remedy=_REMEDY),
+            ]
+        return RouteTable(tuple(routes))
+
+    async def start(self) -> None:
+        await self._start_simulator()
+        if self._model_file is not None:
+            await self._start_local(self._model_file)
+        else:
+            log.warning("no_embedded_model", reason=self._reason)
+
+    async def _start_simulator(self) -> None:
+        simulator = Simulator(SimulatorSettings(log_path=self.stub_log))
+        try:
+            await simulator.start()
+        except OSError as refused:
+            # Somebody else's file lies where the log should be: the gateway is worth more than the log.
+            log.warning("simulator_without_log", reason=str(refused))
+            self.stub_log = None
+            simulator = Simulator(SimulatorSettings())
+            await simulator.start()
+        self._stack.push_async_callback(simulator.aclose)
+        settings = UpstreamSettings(name="simulator", base_url=simulator.base_url, slots=SIMULATED_SLOTS)
+        self._add(Upstream(settings, self._limits))
+
+    async def _start_local(self, model_file: Path) -> None:
+        local = self._local = LocalServer(model_file, alias=LOCAL_MODEL, on_state=self._on_local_state)
+        self._stack.push_async_callback(local.aclose)
+        # It loads for a second or two: until then its model alone is answered 529.
+        self._starting = asyncio.get_running_loop().create_task(self._first_start(local))
+        await asyncio.sleep(0)
+        session = await self._stack.enter_async_context(aiohttp.ClientSession())
+
+        async def busy() -> int | None:
+            return await slots_busy(local.base_url, session, api_key=local.api_key)
+
+        settings = UpstreamSettings(
+            name="local",
+            base_url=local.base_url,
+            api_key=local.api_key,
+            slots=local.slots,
+            profile="llamacpp",
+        )
+        self._add(Upstream(settings, self._limits, busy=busy, unavailable=self._local_refusal))
+
+    async def _first_start(self, local: LocalServer) -> None:
+        try:
+            await local.start()
+        except LocalServerError as error:
+            log.error("no_embedded_model", reason=str(error))
+
+    def _on_local_state(self, state: str) -> None:
+        upstream = self.upstreams.get("local")
+        if state == "ready" and upstream is not None and self._local is not None:
+            upstream.slots.set_slots(self._local.slots)
+        log.info("embedded_model", state=state)
+
+    def _local_refusal(self) -> Fault | None:
+        local = self._local
+        if local is None or local.state == "ready":
+            return None
+        if local.state in ("starting", "restarting"):
+            said = f"the embedded model's server is {local.state}"
+            return Fault("overloaded_error", said, 529, str(local.retry_after))
+        return Fault("overloaded_error", "the embedded model's server does not run", 529, "30")
+
+    def _add(self, upstream: Upstream) -> None:
+        self.upstreams[upstream.name] = upstream
+        self._stack.push_async_callback(upstream.aclose)
+
+    async def aclose(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._stack.aclose()

@@ -1,0 +1,90 @@
+"""Run a gateway on uvicorn until it is told to stop.
+
+Owns the signals and the exit: the first SIGTERM or SIGINT drains (readiness off, listeners closed, streams
+run on until their deadline), a second one exits at once. Exit status 0 both ways.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+from collections.abc import Callable, Generator
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from antiphon.server.app import Gateway
+from antiphon.server.edge import EdgeProtocol
+
+log = structlog.get_logger("antiphon.server")
+
+
+class AntiphonServer(uvicorn.Server):
+    """uvicorn's server with our idea of a signal."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, on_started: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup()
+        if self.started:
+            self._on_started(self.servers[0].sockets[0].getsockname()[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        # uvicorn raises the signal again once it has drained, which ends in exit status 143
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            self._gateway.stop_now()
+        self.should_exit = True
+        self._gateway.drain()
+
+
+def raise_descriptor_limit() -> int:
+    """Each stream takes two descriptors: use what the system allows. Returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1_048_576 if hard == resource.RLIM_INFINITY else hard
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def serve(gateway: Gateway, on_started: Callable[[int], None] = lambda port: None) -> None:
+    """Serve until a signal. `on_started` gets the port that is listened on.
+
+    Raises SystemExit if the address cannot be used (uvicorn logs why).
+    """
+    raise_descriptor_limit()
+    settings = gateway.settings
+    config = uvicorn.Config(
+        gateway,
+        host=settings.host,
+        port=settings.port,
+        http=EdgeProtocol,
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=int(settings.limits.keep_alive),
+        backlog=2048,
+    )
+    AntiphonServer(config, gateway, on_started).run()

@@ -1,0 +1,87 @@
+"""An upstream as an exchange sees it: its facts, its connections and its slots in one place.
+
+Owns the wiring of one configured (or embedded) inference server, and the watch over draining leases:
+it asks a server that has a report which of its slots are still busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from antiphon.config import Limits, UpstreamSettings
+from antiphon.core.dialects.quirks import Quirks, by_name
+from antiphon.core.dialects.think_tags import Mode
+from antiphon.core.parts import Fault
+from antiphon.server.admission import Slots
+from antiphon.server.upstream import UpstreamPool
+
+POLL = 0.1  # seconds between two looks at a server's report while leases drain
+BusyReport = Callable[[], Awaitable[int | None]]
+
+
+class Upstream:
+    """`busy` asks the server how many of its slots work (None: it cannot say now)."""
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        limits: Limits,
+        *,
+        window: int | None = None,
+        busy: BusyReport | None = None,
+        unavailable: Callable[[], Fault | None] = lambda: None,
+    ) -> None:
+        self.name = settings.name
+        self.quirks: Quirks = by_name(settings.profile)
+        self.think_tags: Mode = settings.think_tags or self.quirks.think_tags  # type: ignore[assignment]  # checked by config
+        self.window = window  # tokens, where it is known
+        self.pool = UpstreamPool(
+            settings.base_url,
+            api_key=settings.api_key,
+            idle_limit=limits.upstream_idle,
+            settle=limits.settle,
+            max_header_bytes=limits.max_headers,
+        )
+        self.slots = Slots(
+            settings.name, settings.slots, queue_limit=limits.queue_length, on_draining=self._watch
+        )
+        self._busy = busy
+        self._unavailable = unavailable
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def cancels_everywhere(self) -> bool:
+        return self.quirks.cancels_everywhere
+
+    @property
+    def reports_usage(self) -> bool:
+        return self.quirks.stream_usage != "none"
+
+    def refusal(self) -> Fault | None:
+        """Why it takes no request now, if it takes none: its server is down or starting."""
+        return self._unavailable()
+
+    def drain_until(self, now: float, grace: float) -> float | None:
+        """When a draining lease is free without proof; None: the server's own report is the proof."""
+        return None if self._busy is not None else now + grace
+
+    def _watch(self) -> None:
+        if self._busy is not None and (self._watcher is None or self._watcher.done()):
+            self._watcher = asyncio.get_running_loop().create_task(self._watch_drain(self._busy))
+
+    async def _watch_drain(self, busy: BusyReport) -> None:
+        # Two looks that agree: between them, a lease that the server had just finished is released.
+        last: int | None = None
+        while self.slots.draining:
+            now = await busy()
+            if now is not None and last is not None:
+                self.slots.settle(max(now, last))
+            last = now
+            await asyncio.sleep(POLL)
+
+    async def aclose(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self.pool.aclose()

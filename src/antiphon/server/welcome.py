@@ -1,0 +1,53 @@
+"""What a gateway says when it is ready: what it serves, and the lines that point clients at it.
+
+Owns the text; the CLI prints it.
+"""
+
+from __future__ import annotations
+
+from antiphon.config import Settings
+from antiphon.server.backends import LOCAL_MODEL, SIMULATED_MODEL
+
+
+def welcome(settings: Settings, port: int) -> str:
+    """Text with rich markup, for the port that was really bound."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    base = f"http://{host}:{port}"
+    if settings.upstream is not None:
+        model = "MODEL"
+        lines = [
+            f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] "
+            f"from your upstream ({settings.upstream.slots} slots, profile {settings.upstream.profile})",
+            "  any model name passes through: put your server's name where MODEL stands",
+        ]
+        claude = f"ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL={model} claude"
+        note = ""
+    else:
+        model = LOCAL_MODEL
+        lines = [
+            f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from its embedded upstreams",
+            f"  {LOCAL_MODEL:<10} llama.cpp with SmolLM2-135M-Instruct: a real, very small model",
+            f"  {SIMULATED_MODEL:<10} the simulator: scripted thinking, text and tool calls",
+        ]
+        claude = (
+            f"ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL={SIMULATED_MODEL} claude"
+        )
+        note = (
+            "\n              (this is the simulator: Claude Code's prompt of 26,000 tokens "
+            "does not fit the small model)"
+        )
+    body = (
+        f'{{"model":"{model}","max_tokens":64,"stream":true,"messages":[{{"role":"user","content":"hi"}}]}}'
+    )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"  curl        curl -N {base}/v1/messages -H 'content-type: application/json' \\",
+            f"                -d '{body}'".replace("[{", r"\[{"),
+            f'  SDK         anthropic.Anthropic(base_url="{base}", api_key="none")',
+            f"  Claude Code {claude}{note}",
+            "",
+            "  Ctrl-C drains and stops; a second one stops at once.",
+        ]
+    )
