@@ -291,8 +291,9 @@ async def slots_busy(
 ) -> int | None:
     """How many slots of a llama.cpp server are processing, by its own report; None if it cannot be asked.
 
-    llama.cpp goes on with a prefill that nobody waits for: a slot is free when this says so, not when the
-    connection is closed. It answers within milliseconds in the middle of a prefill too; the limit is 1 s.
+    llama.cpp goes on with a prefill that nobody waits for (to its end, or to the end of a batch if the
+    request asked for `return_progress`): a slot is free when this says so, not when the connection is
+    closed. It answers within milliseconds in the middle of a prefill too; the limit is 1 s.
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:

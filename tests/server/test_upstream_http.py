@@ -8,9 +8,9 @@ import zlib
 from typing import Any
 
 import pytest
-from server.raw_server import Peer, Recorder, leftovers, on_both_loops, pool_for, raw_server, until
 
 from antiphon.server.upstream_http import WRITE_PIECE, Connection
+from server.raw_server import Peer, Recorder, leftovers, on_both_loops, pool_for, raw_server, until
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -35,7 +35,9 @@ async def exchange(answer: bytes, *, then: str = "", **options: Any) -> tuple[Re
 
 @on_both_loops
 async def test_content_length() -> None:
-    heard, kept = await exchange(OK + b"Content-Type: text/plain\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 5\r\n\r\nhello")
+    heard, kept = await exchange(
+        OK + b"Content-Type: text/plain\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 5\r\n\r\nhello"
+    )
     assert heard.heard == ["open", "head", "body", "end", "read"]
     assert (heard.status, heard.body) == (200, b"hello")
     assert heard.headers == {"content-type": "text/plain", "x-a": "1, 2", "content-length": "5"}
@@ -103,7 +105,9 @@ async def test_responses_without_a_body(head: bytes) -> None:
 
 @on_both_loops
 async def test_a_redirect_is_an_answer_like_any_other() -> None:
-    heard, kept = await exchange(b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
+    heard, kept = await exchange(
+        b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    )
     assert (heard.status, heard.headers["location"]) == (307, "http://127.0.0.1:1/")
     assert kept
 
@@ -287,7 +291,9 @@ async def test_a_bad_chunk_is_lost_after_what_came_before_it() -> None:
     assert heard.kind == "protocol"
 
 
-@pytest.mark.parametrize("coding", [b"gzip, chunked", b"gzip", b"chunked\r\nTransfer-Encoding: gzip", b"xchunked"])
+@pytest.mark.parametrize(
+    "coding", [b"gzip, chunked", b"gzip", b"chunked\r\nTransfer-Encoding: gzip", b"xchunked"]
+)
 @on_both_loops
 async def test_transfer_encodings_other_than_chunked_are_refused(coding: bytes) -> None:
     heard, _ = await exchange(OK + b"Transfer-Encoding: " + coding + b"\r\n\r\n2\r\nok\r\n0\r\n\r\n")
@@ -378,7 +384,12 @@ def _encoded(name: str, body: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("name", "pack"),
-    [("gzip", gzip.compress), ("X-GZip", gzip.compress), ("deflate", zlib.compress), ("deflate", _raw_deflate)],
+    [
+        ("gzip", gzip.compress),
+        ("X-GZip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", _raw_deflate),
+    ],
     ids=["gzip", "x-gzip", "deflate", "raw deflate"],
 )
 @on_both_loops

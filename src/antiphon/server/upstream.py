@@ -81,7 +81,9 @@ class UpstreamPool:
             lines.append(f"Authorization: Bearer {header_value('api_key', api_key)}")
         self._fixed_headers = "\r\n".join(lines)
         self._calls: set[Call] = set()
-        self._connections: set[Connection] = set()  # every one whose transport is not yet closed
+        # From the end of its dial until its transport is closed. Not from `connection_made`: after a
+        # cancelled `create_connection` uvloop calls that one without `connection_lost`.
+        self._connections: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # in order, the latest last
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied: asyncio.Future[None] | None = None
@@ -146,9 +148,6 @@ class UpstreamPool:
         return task
 
     # --- `upstream_http.Owner` --------------------------------------------------------------------
-
-    def made(self, connection: Connection) -> None:
-        self._connections.add(connection)
 
     def free(self, connection: Connection) -> None:
         self._idle[connection] = None
@@ -283,6 +282,8 @@ class Call:
             failure = Failure("connect", "the connection could not be opened", before_response=True)
         else:
             self._task = None
+            if connection.state is not State.DEAD:
+                self._pool._connections.add(connection)
             self._use(connection, reused=False)
             return
         self._task = None

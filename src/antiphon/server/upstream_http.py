@@ -56,9 +56,6 @@ class Caller(Protocol):
 class Owner(Protocol):
     """Who holds the connections."""
 
-    def made(self, connection: Connection) -> None:
-        """It has a transport now."""
-
     def free(self, connection: Connection) -> None:
         """It is idle and can carry another request."""
 
@@ -220,7 +217,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self._owner.made(self)
         if self.state is State.DEAD:  # given up during the handshake
             transport.abort()
 

@@ -3,7 +3,7 @@ r"""What one content block becomes in a Chat Completions message: text, an image
 Owns the single block; the order of messages is `chat_messages`'. Content that the model would answer about
 is never left out: what no upstream can take (a PDF, an image for a text server, a block that nobody knows)
 is a RequestError with the block's path. In the assistant's own history nothing is refused, because that
-would make a session unusable: what has text is kept as text, the rest is reported as degraded.
+would make a conversation unusable: what has text is kept as text, the rest is reported as degraded.
 
     pieces(Document(Source("text", data='"DOC"')), ...) -> ["<document>\nDOC\n</document>"]
 """

@@ -85,6 +85,7 @@ def encode_tools(request: MessagesRequest, quirks: Quirks, losses: Losses) -> To
     names = ToolNames(quirks.tool_name_limit)
     offered: dict[str, dict[str, Any]] = {}
     dropped: dict[str, str] = {}
+    seen: set[str] = set()
     hidden = _hidden(request)
     for i, tool in enumerate(request.tools):
         path = f"tools.{i}"
@@ -93,10 +94,12 @@ def encode_tools(request: MessagesRequest, quirks: Quirks, losses: Losses) -> To
             dropped[tool.name or ""] = path
             continue
         function = _function(tool, path, quirks, names, losses)
-        if tool.name in offered:
-            raise RequestError(path, f"Tool names must be unique: {tool.name}")
-        if tool.name is not None and tool.name not in hidden:
-            offered[tool.name] = function
+        name = tool.name or ""
+        if name in seen:
+            raise RequestError(path, f"Tool names must be unique: {name[:128]}")
+        seen.add(name)
+        if name not in hidden:
+            offered[name] = function
     choice = _choice(request, quirks, names, offered, dropped, losses)
     functions = [{"type": "function", "function": function} for function in offered.values()]
     return Tools(functions, choice, _one_at_a_time(request, quirks, choice, losses), names)

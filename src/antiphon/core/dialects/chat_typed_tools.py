@@ -49,10 +49,10 @@ def _command(name: str, *words: str) -> dict[str, dict[str, Any]]:
 
 
 _BASH = _tool(
-    "Run a command in a bash session that keeps its state between calls.",
+    "Run a command in a bash shell that keeps its state between calls.",
     [],
     command=_text("The command to run. Needed unless restart is true."),
-    restart={"type": "boolean", "description": "True: restart the session instead of running a command."},
+    restart={"type": "boolean", "description": "True: restart the shell instead of running a command."},
 )
 
 _LINES = _numbers(2, "view: first and last line to show; lines count from 1, a last line of -1 is the end.")

@@ -91,8 +91,9 @@ class Shape(Generic[S]):
                 return Foreign(tag, Raw(bytes(raw)))
             chosen = self._classes[tag]
         known = {*chosen.__struct_encode_fields__, *(("type",) if self._tagged else ())}
-        for name in members.keys() - known:
-            unknown[starred(f"{path}.{printable(name)}".lstrip("."))] = None
+        for name in members:
+            if name not in known:
+                unknown[starred(f"{path}.{printable(name)}".lstrip("."))] = None
         # A dict keeps the last of two equal keys, as every reader of JSON does that accepts them.
         kept = msgspec.json.encode({name: value for name, value in members.items() if name in known})
         try:
@@ -208,6 +209,9 @@ def _located(path: str, message: str) -> RequestError:
         return RequestError(f"{where}.{reason.split('`')[1]}".lstrip("."), "Field required")
     expected = _EXPECTED.fullmatch(reason)
     if expected:
-        words = [_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null"]
+        kinds = [kind for kind in expected[1].split(" | ") if kind != "null"]
+        if "float" in kinds:  # an integer is a number
+            kinds = [kind for kind in kinds if kind != "int"]
+        words = [_WORDS.get(kind, kind) for kind in kinds]
         return RequestError(where, f"Input should be a valid {' or '.join(words)}{expected[2] or ''}")
     return RequestError(where, reason[:200])
