@@ -28,6 +28,7 @@ from antiphon.core.parts import Fault, MessageUsage
 from antiphon.core.surfaces.messages.events import usage_fields
 from antiphon.server import gate
 from antiphon.server.asgi_link import AsgiLink
+from antiphon.server.catalog import Model, model_fields, page
 from antiphon.server.edge import EdgeProtocol, link_of
 from antiphon.server.exchange import Exchange, Job, respond, respond_fault
 from antiphon.server.heavy import HeavyWork, TooHeavyError
@@ -42,6 +43,7 @@ log = structlog.get_logger("antiphon.server")
 
 _PREFIXES = ("", "/llm")
 MESSAGES = frozenset(f"{prefix}/v1/messages" for prefix in _PREFIXES)
+COUNT_TOKENS = frozenset(f"{path}/count_tokens" for path in MESSAGES)
 _ID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz"
 
 
@@ -52,6 +54,7 @@ class Backend(Protocol):
     def table(self) -> RouteTable: ...
     @property
     def upstreams(self) -> dict[str, Upstream]: ...
+    async def models(self) -> list[Model]: ...
     async def start(self) -> None: ...
     async def aclose(self) -> None: ...
 
@@ -77,6 +80,10 @@ class Gateway:
                 Path("/", _empty, methods=["HEAD", "GET"]),
                 Path("/api/hello", _empty, methods=["HEAD", "GET"]),
                 *(Path(f"{prefix}/v1/models", self._models, methods=["GET"]) for prefix in _PREFIXES),
+                *(
+                    Path(f"{prefix}/v1/models/{{id:path}}", self._model, methods=["GET"])
+                    for prefix in _PREFIXES
+                ),
             ],
             exception_handlers={HTTPException: _http_error},
         )
@@ -93,12 +100,14 @@ class Gateway:
             await respond_fault(send, refused, request_id)
             return
         path = scope["path"].rstrip("/") or "/"
-        if path not in MESSAGES:
+        if path not in MESSAGES and path not in COUNT_TOKENS:
             scope = {**scope, "path": path, "raw_path": None, "antiphon.request_id": request_id}
             await self._ordinary(scope, receive, _with_request_id(send, request_id))
         elif scope["method"] != "POST":
             fault = own_faults.method_not_allowed(scope["method"], path)
             await respond_fault(send, fault, request_id, ((b"allow", b"POST"),))
+        elif path in COUNT_TOKENS:
+            await self._count_tokens(scope, receive, send, request_id)
         else:
             await self._messages(scope, receive, send, request_id)
 
@@ -188,11 +197,11 @@ class Gateway:
         await respond_fault(send, own_faults.too_large(limit), request_id, _CLOSE)
         return None
 
-    async def _plan(self, body: bytes) -> Plan | Fault:
+    async def _plan(self, body: bytes, *, counting: bool = False) -> Plan | Fault:
         if len(body) < self.limits.heavy_body:
-            return plan(body, self.backend.table)
+            return plan(body, self.backend.table, counting)
         try:
-            return await self._heavy.run(plan, body, self.backend.table)
+            return await self._heavy.run(plan, body, self.backend.table, counting)
         except TooHeavyError:
             return own_faults.invalid_request("the request's body takes too long to read")
 
@@ -211,6 +220,21 @@ class Gateway:
         }
         await respond(send, 200, msgspec.json.encode(message), [(b"request-id", request_id.encode())])
 
+    async def _count_tokens(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
+        body = await self._read_body(scope, receive, send, request_id)
+        if body is None:
+            return
+        planned = await self._plan(body, counting=True)
+        if isinstance(planned, Fault):
+            await respond_fault(send, planned, request_id)
+            return
+        # Bounded to two seconds and harmless to finish: a client that leaves here costs nothing.
+        counted = await self.backend.upstreams[planned.upstream].counter.count(planned.chat.body)
+        tokens = planned.chat.input_estimate if counted is None else counted
+        said = b"estimate" if counted is None else b"exact"
+        headers = [(b"request-id", request_id.encode()), (b"antiphon-token-count", said)]
+        await respond(send, 200, b'{"input_tokens":%d}' % tokens, headers)
+
     # --- ordinary routes ---
 
     async def _health(self, request: Request) -> Response:
@@ -219,23 +243,24 @@ class Gateway:
         return JSONResponse({"status": "ok"})
 
     async def _models(self, request: Request) -> Response:
-        names = [route.model for route in self.backend.table.routes if route.model]
-        data = [
-            {
-                "type": "model",
-                "id": name,
-                "display_name": name,
-                "created_at": "2026-01-01T00:00:00Z",
-                "object": "model",
-                "created": 1767225600,
-                "owned_by": "antiphon",
-            }
-            for name in names
-        ]
-        first, last = (names[0], names[-1]) if names else (None, None)
-        return JSONResponse(
-            {"object": "list", "data": data, "has_more": False, "first_id": first, "last_id": last}
+        query = request.query_params
+        limit = query.get("limit", "20")
+        if not limit.isdigit() or not 1 <= int(limit) <= 1000:
+            return _fault_response(own_faults.invalid_request("limit: must be from 1 to 1000"), request)
+        listed = page(
+            await self.backend.models(),
+            limit=int(limit),
+            after_id=query.get("after_id"),
+            before_id=query.get("before_id"),
         )
+        return JSONResponse(listed)
+
+    async def _model(self, request: Request) -> Response:
+        wanted = request.path_params["id"]
+        for model in await self.backend.models():
+            if model.id == wanted:
+                return JSONResponse(model_fields(model))
+        return _fault_response(Fault("not_found_error", f"model: {wanted}", 404), request)
 
     # --- time and the end ---
 
@@ -300,5 +325,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     fault = (
         own_faults.method_not_allowed(request.method, path) if status == 405 else own_faults.not_found(path)
     )
+    return _fault_response(fault, request, headers)
+
+
+def _fault_response(fault: Fault, request: Request, headers: dict[str, str] | None = None) -> Response:
     body = error_body(fault, request.scope["antiphon.request_id"])
     return Response(body, status_code=fault.status, headers=headers, media_type="application/json")

@@ -17,8 +17,9 @@ from antiphon.config import Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.local import LocalServer, LocalServerError, slots_busy
+from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.routing import Route, RouteTable
-from antiphon.server.upstreams import Upstream
+from antiphon.server.upstreams import BusyReport, Upstream
 from antiphon.simulator import Simulator, SimulatorSettings
 
 log = structlog.get_logger("antiphon.server")
@@ -39,21 +40,39 @@ class SingleBackend:
         self._settings = settings
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
+        self._catalog = Catalog(self._ask)
+        self._first_look: asyncio.Task[list[Model]] | None = None
         self.upstreams: dict[str, Upstream] = {}
-        self.table = RouteTable((Route(settings.name, settings.profile),))
+
+    @property
+    def table(self) -> RouteTable:
+        windows = {model.id: model.window for model in self._catalog.known.values()}
+        return RouteTable((Route(self._settings.name, self._settings.profile),), windows)
+
+    async def models(self) -> list[Model]:
+        return with_aliases(await self._catalog.models())
+
+    async def _ask(self) -> list[Model] | None:
+        session, settings = self._session, self._settings
+        return None if session is None else await ask_upstream(session, settings.base_url, settings.api_key)
 
     async def start(self) -> None:
         settings = self._settings
-        busy = None
+        session = self._session = aiohttp.ClientSession()
+        busy: BusyReport | None = None
         if by_name(settings.profile).drain_report == "slots":
-            session = self._session = aiohttp.ClientSession()
 
             async def busy() -> int | None:
                 return await slots_busy(settings.base_url, session, api_key=settings.api_key)
 
-        self.upstreams = {settings.name: Upstream(settings, self._limits, busy=busy)}
+        self.upstreams = {settings.name: Upstream(settings, self._limits, session=session, busy=busy)}
+        # Windows and aliases are worth knowing early; nothing waits for them.
+        self._first_look = asyncio.get_running_loop().create_task(self._catalog.models())
 
     async def aclose(self) -> None:
+        if self._first_look is not None:
+            self._first_look.cancel()
+            await asyncio.gather(self._first_look, return_exceptions=True)
         for upstream in self.upstreams.values():
             await upstream.aclose()
         if self._session is not None:
@@ -86,6 +105,11 @@ class EmbeddedBackend:
                 Route("local", "llamacpp", sends=LOCAL_MODEL, window=window, remedy=_REMEDY),
             ]
         return RouteTable(tuple(routes))
+
+    async def models(self) -> list[Model]:
+        return with_aliases(
+            [Model(route.model, route.window) for route in self.table.routes if route.model is not None]
+        )
 
     async def start(self) -> None:
         await self._start_simulator()
@@ -126,7 +150,9 @@ class EmbeddedBackend:
             slots=local.slots,
             profile="llamacpp",
         )
-        self._add(Upstream(settings, self._limits, busy=busy, unavailable=self._local_refusal))
+        self._add(
+            Upstream(settings, self._limits, session=session, busy=busy, unavailable=self._local_refusal)
+        )
 
     async def _first_start(self, local: LocalServer) -> None:
         try:

@@ -4,7 +4,7 @@ Owns the model list: asked of each upstream with a time limit, kept for a while,
 `claude-` aliases are published because Claude Code lists only names with `claude` or `anthropic` in them
 (protocol: Claude Code, gateway model discovery).
 
-    catalog = Catalog(lambda session: fetch(session))
+    catalog = Catalog(lambda: ask_upstream(session, base_url, None))
     await catalog.models()   -> [Model(id="qwen3-coder", window=131072), ...]
 """
 
@@ -17,12 +17,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
-import structlog
 from msgspec import Struct
 
-log = structlog.get_logger("antiphon.server")
+from antiphon.server.routing import ALIAS
 
-ALIAS = "claude-"
 KEPT = 30.0  # seconds
 TIME_LIMIT = 2.0  # seconds; Claude Code gives the whole list three
 # Under these names servers tell the window of a model.
@@ -37,7 +35,9 @@ class Model(Struct, frozen=True):
     created: int = 0
 
 
-async def ask_upstream(session: aiohttp.ClientSession, base_url: str, api_key: str | None) -> list[Model] | None:
+async def ask_upstream(
+    session: aiohttp.ClientSession, base_url: str, api_key: str | None
+) -> list[Model] | None:
     """An OpenAI-style server's own list, None if it gives none now."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     url = f"{base_url.rstrip('/')}/models"
@@ -63,7 +63,7 @@ def _model(item: dict[str, Any]) -> Model:
         (place[name] for place in places for name in _WINDOW_FIELDS if _is_count(place.get(name))), None
     )
     created = item.get("created")
-    return Model(item["id"], window, created if _is_count(created) else 0)
+    return Model(item["id"], window, created if isinstance(created, int) and created > 0 else 0)
 
 
 def _is_count(value: Any) -> bool:

@@ -1,15 +1,21 @@
 """Which upstream serves a model's name. Pure: facts come in, a route goes out.
 
-table = RouteTable(routes=(Route(model="smollm2", upstream="local", profile="llamacpp", window=4096),))
-table.choose("smollm2", tokens=100).upstream   -> "local"
+table = RouteTable((Route("local", "llamacpp", model="smollm2", window=4096),))
+table.find("smollm2").upstream   -> "local"
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
+
+ALIAS = "claude-"
+"""Names with this prefix are published for every model: Claude Code lists no others."""
+
+# An estimate this many times over the window is no estimate's fault.
+_CERTAINLY = 3
 
 
 class NoRouteError(Exception):
@@ -32,29 +38,44 @@ class Route(Struct, frozen=True):
 
 
 class RouteTable(Struct, frozen=True):
-    """Tried in order: the exact name first, then the route for any name."""
+    """Tried in order: the exact name, a `claude-` alias of one, the route for any name.
+
+    `windows` has the models that the upstream of the last kind lists, with their windows.
+    """
 
     routes: tuple[Route, ...]
+    windows: dict[str, int | None] = {}
 
     def find(self, model: str) -> Route:
         """The route of a name. Raises NoRouteError."""
-        for route in self.routes:
-            if route.model == model:
-                return route
+        alias = model.removeprefix(ALIAS)
+        for name in dict.fromkeys((model, alias)):
+            for route in self.routes:
+                if route.model == name:
+                    return route
         for route in self.routes:
             if route.model is None:
-                return route
+                return self._any(route, model, alias)
         known = ", ".join(route.model for route in self.routes if route.model)
         raise NoRouteError(
             Fault("not_found_error", f"model: {model} is not served here; there is {known}", 404)
         )
 
-    def check_fit(self, route: Route, model: str, tokens: int) -> None:
-        """Refuse what a catch-all's window cannot hold, with the remedy. Raises NoRouteError.
+    def _any(self, route: Route, model: str, alias: str) -> Route:
+        if model not in self.windows and alias in self.windows:
+            route = structs.replace(route, sends=alias)
+        window = self.windows.get(route.sends or model)
+        return route if window is None else structs.replace(route, window=window)
 
-        `tokens` is an estimate on the high side, so a request that names the route's own model is left
-        to the upstream, which counts exactly.
+    def check_fit(self, route: Route, model: str, tokens: int) -> None:
+        """Refuse what the window cannot hold. Raises NoRouteError.
+
+        `tokens` is an estimate on the high side: a request that names the route's own model is refused
+        only where no estimate could be that wrong; what comes near is the upstream's to count.
         """
-        if route.model is None and route.window is not None and tokens > route.window:
+        if route.window is None:
+            return
+        allowed = route.window if route.remedy else route.window * _CERTAINLY
+        if tokens > allowed:
             said = f"prompt is too long: {tokens} tokens > {route.window} maximum. {route.remedy}".strip()
             raise NoRouteError(own_faults.invalid_request(said))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import aiohttp
+
 from antiphon.config import Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import Quirks, by_name
 from antiphon.core.dialects.think_tags import Mode
 from antiphon.core.parts import Fault
 from antiphon.server.admission import Slots
+from antiphon.server.counting import TokenCounter
 from antiphon.server.upstream import UpstreamPool
 
 POLL = 0.1  # seconds between two looks at a server's report while leases drain
@@ -21,21 +24,21 @@ BusyReport = Callable[[], Awaitable[int | None]]
 
 
 class Upstream:
-    """`busy` asks the server how many of its slots work (None: it cannot say now)."""
+    """`session` is for what is not inference: tokenizers. `busy` asks the server how many of its slots work (None: it cannot say now)."""
 
     def __init__(
         self,
         settings: UpstreamSettings,
         limits: Limits,
         *,
-        window: int | None = None,
+        session: aiohttp.ClientSession | None = None,
         busy: BusyReport | None = None,
         unavailable: Callable[[], Fault | None] = lambda: None,
     ) -> None:
         self.name = settings.name
         self.quirks: Quirks = by_name(settings.profile)
         self.think_tags: Mode = settings.think_tags or self.quirks.think_tags  # type: ignore[assignment]  # checked by config
-        self.window = window  # tokens, where it is known
+        self.counter = TokenCounter(self.quirks.tokenizer, settings.base_url, session, settings.api_key)
         self.pool = UpstreamPool(
             settings.base_url,
             api_key=settings.api_key,
@@ -84,4 +87,5 @@ class Upstream:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        await self.counter.aclose()
         await self.pool.aclose()

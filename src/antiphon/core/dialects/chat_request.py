@@ -80,6 +80,7 @@ def encode(request: MessagesRequest, quirks: Quirks, *, model: str | None = None
     body["stream"] = True
     if quirks.stream_usage != "none":
         body["stream_options"] = _STREAM_OPTIONS[quirks.stream_usage]
+    body.update(quirks.members)
     _write_format(body, request, quirks, losses)
     _write_thinking(body, request, quirks, losses)
     if conversation.is_prefill:

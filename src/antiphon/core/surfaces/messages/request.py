@@ -113,12 +113,15 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return self.max_tokens == 0
 
 
-def parse(body: bytes) -> MessagesRequest:
-    """Read a request body. Raises RequestError, and nothing else, for any bytes."""
+def parse(body: bytes, *, counting: bool = False) -> MessagesRequest:
+    """Read a request body. Raises RequestError, and nothing else, for any bytes.
+
+    `counting`: a body of `count_tokens`, which has no `max_tokens` (protocol: Messages API).
+    """
     body = checked(body)
     members_of(body)
     unknown: dict[str, None] = {}
-    wire = _BODY.read(body, "", unknown)
+    wire: _Body = (_COUNT_BODY if counting else _BODY).read(body, "", unknown)
     if not wire.messages:
         raise RequestError("messages", "at least one message is required")
     for name in _REFUSED:
@@ -154,7 +157,7 @@ def parse(body: bytes) -> MessagesRequest:
         ignored=tuple(unknown),
         degraded=tuple(degraded),
     )
-    if request.warms_cache_only:
+    if request.warms_cache_only and not counting:
         _check_warming(request)
     return request
 
@@ -162,7 +165,7 @@ def parse(body: bytes) -> MessagesRequest:
 # --- The body as it stands in the JSON ------------------------------------------------------------
 
 
-class _Body(Struct, frozen=True, forbid_unknown_fields=True):
+class _Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unused: ClassVar[tuple[str, ...]] = (
         "metadata",
         "service_tier",
@@ -204,6 +207,10 @@ class _Body(Struct, frozen=True, forbid_unknown_fields=True):
     billing_policy: Raw = NULL
 
 
+class _CountBody(_Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_tokens: Annotated[int, Meta(ge=0)] = 1
+
+
 class _Turn(Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["user", "assistant", "system"]
     content: str | list[Raw]
@@ -225,6 +232,7 @@ _REFUSED = ("mcp_servers", "thread", "compaction")
 _MISSED = ("container",)
 
 _BODY = Shape(_Body)
+_COUNT_BODY = Shape(_CountBody)
 _TURN = Shape(_Turn)
 _TOOL = Shape(Tool)
 _TOOL_CHOICE = Shape(ToolChoice)

@@ -1,0 +1,249 @@
+"""Write the parts of the docs that are the code's own words, so that they cannot drift.
+
+Owns the sections between `<!-- generated: NAME -->` and `<!-- end: NAME -->` in docs/*.md: each is the
+text of one function here, made from the tables, settings and docstrings of the package. It must not hold
+facts of its own: what is wrong in a generated section is mended in the code.
+
+    docs/generate.py            rewrites the sections
+    docs/generate.py --check    changes nothing; fails with a diff if one of them is stale
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from msgspec import structs
+
+from antiphon import cli, config
+from antiphon.core import faults, stream
+from antiphon.core.dialects import quirks
+from antiphon.server import exchange
+
+DOCS = Path(__file__).parent
+SOURCE = DOCS.parent / "src" / "antiphon"
+
+# The folders in the order in which a reader should meet them; a folder that is not named comes last.
+FOLDERS = ("core", "core/dialects", "core/surfaces", "core/surfaces/messages", "server", "observe", "")
+
+_SECTION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
+
+
+# --- The sections ---------------------------------------------------------------------------------
+
+
+def ownership() -> str:
+    """Every module with the first line of its docstring, folder by folder."""
+    by_folder: dict[str, list[Path]] = {folder: [] for folder in FOLDERS}
+    for path in sorted(SOURCE.rglob("*.py")):
+        folder = path.parent.relative_to(SOURCE).as_posix().removeprefix(".")
+        if path.read_text().strip():  # an empty __init__ owns nothing
+            by_folder.setdefault(folder, []).append(path)
+    lines: list[str] = []
+    for folder, paths in by_folder.items():
+        if not paths:
+            continue
+        lines += [f"**{f'antiphon/{folder}'.rstrip('/')}/**", ""]
+        for path in paths:
+            link = f"../src/antiphon/{path.relative_to(SOURCE).as_posix()}"
+            lines.append(f"- [{path.name}]({link}): {first_line(path)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def first_line(path: Path) -> str:
+    """What a module says of itself in one line. Raises ValueError if it says nothing."""
+    said = ast.get_docstring(ast.parse(path.read_text()))
+    if not said:
+        raise ValueError(f"{path}: a module without a docstring")
+    return said.partition("\n")[0]
+
+
+def phase_table() -> str:
+    """`PHASE`: inputs down, phases across, in each cell what is done and where that leads."""
+    rows = []
+    for name in _once(name for inputs in stream.PHASE.values() for name in inputs):
+        cells = [_cell(inputs.get(name)) for inputs in stream.PHASE.values()]
+        rows.append([f"`{_word(name)}`", *cells])
+    return _table(["input", *(_word(phase) for phase in stream.PHASE)], rows)
+
+
+def block_table() -> str:
+    """`BLOCK`: states down, what happens to a block across."""
+    inputs = _once(name for rows in stream.BLOCK.values() for name in rows)
+    return _table(
+        ["state", *(f"`{_word(name)}`" for name in inputs)],
+        ([_word(state), *(_cell(rows.get(name)) for name in inputs)] for state, rows in stream.BLOCK.items()),
+    )
+
+
+def limits() -> str:
+    """Every limit: its name in the environment, its default, its meaning."""
+    defaults = structs.asdict(config.Limits())
+    rows = []
+    for variable, _, meaning in config.limits_table():
+        name = variable.removeprefix("ANTIPHON_").lower()
+        rows.append([f"`{variable}`", _amount(name, defaults[name]), meaning])
+    return _table(["environment", "default", "meaning"], rows)
+
+
+def cli_reference() -> str:
+    """Every command with its options, as the parser knows them."""
+    lines: list[str] = []
+    for name, command in sorted(commands().items()):
+        lines += [f"### `antiphon {name}`", "", (command.help or "").strip(), ""]
+        rows = [
+            [
+                ", ".join(f"`{spelling}`" for spelling in (*option.opts, *option.secondary_opts)),
+                _default(option),
+                (option.help or "").strip(),
+            ]
+            for option in command.params
+        ]
+        lines += [_table(["option", "default", "meaning"], rows), ""] if rows else []
+    return "\n".join(lines)
+
+
+def commands() -> dict[str, Any]:
+    """The command line's commands by name, each with `help` and `params`."""
+    return dict(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]  # a group
+
+
+def profiles() -> str:
+    """What each server's profile does otherwise than the generic one."""
+    plain = structs.asdict(quirks.by_name("generic"))
+    rows = []
+    for name in quirks.names():
+        told = structs.asdict(quirks.by_name(name))
+        others = [field for field in told if field != "name" and told[field] != plain[field]]
+        facts = [f"`{field}`: `{_json(told[field])}`" for field in others]
+        rows.append([f"`{name}`", "<br>".join(facts) or "(the defaults)"])
+    return _table(["profile", "what differs from `generic`"], rows)
+
+
+def causes() -> str:
+    """Every way in which an exchange ends."""
+    rows = []
+    for name, cause in exchange.CAUSES.items():
+        does = f"says `{cause.fault.kind}`: {cause.fault.message}" if cause.fault else ""
+        rows.append([f"`{name}`", cause.meaning, does or ("drops the client" if cause.drops_client else "")])
+    return _table(["cause", "when", "then"], rows)
+
+
+def upstream_statuses() -> str:
+    """What a client is told for each HTTP status of an upstream."""
+    rows = []
+    for status, verdict in faults.STATUS.items():
+        retry = "" if verdict.should_retry is None else "yes" if verdict.should_retry else "no"
+        rows.append([str(status), str(verdict.status), f"`{verdict.kind}`", retry, verdict.note])
+    return _table(
+        ["upstream", "client", "type", "`x-should-retry`", "said before the upstream's words"], rows
+    )
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "ownership": ownership,
+    "phase-table": phase_table,
+    "block-table": block_table,
+    "limits": limits,
+    "cli": cli_reference,
+    "profiles": profiles,
+    "causes": causes,
+    "upstream-statuses": upstream_statuses,
+}
+
+
+# --- Words and tables -----------------------------------------------------------------------------
+
+
+def _once(names: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(names))
+
+
+def _word(thing: Any) -> str:
+    return str(thing.value if isinstance(thing, Enum) else getattr(thing, "__name__", thing))
+
+
+def _cell(row: Any) -> str:
+    """A table's row as text: an action, or an action and the phase that it leads to."""
+    if isinstance(row, tuple):
+        act, phase = row
+        return f"{_word(act)} → {_word(phase)}"
+    return _word(row)
+
+
+def _amount(name: str, value: float) -> str:
+    """A default with its unit: names with `max_` and `heavy_body` are bytes, `queue_length` is a number."""
+    if not isinstance(value, int):
+        return f"{value:g} s"
+    mib, kib = value / config.MIB, value / 1024
+    if name == "queue_length":
+        return str(value)
+    return f"{mib:g} MiB" if mib >= 1 else f"{kib:g} KiB"
+
+
+def _json(value: Any) -> str:
+    """A fact as JSON; a tuple of pairs is an object."""
+    pairs = isinstance(value, tuple) and all(isinstance(item, tuple) and len(item) == 2 for item in value)
+    return msgspec.json.encode(dict(value) if pairs else value).decode()
+
+
+def _default(option: Any) -> str:
+    value = option.default
+    if value is None or value is False:
+        return ""
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+# --- Writing and checking -------------------------------------------------------------------------
+
+
+def renewed(text: str) -> str:
+    """A page with its generated sections as they should be. Raises KeyError for an unknown section."""
+    return _SECTION.sub(
+        lambda section: f"{section[1]}{SECTIONS[section[2]]().strip()}\n{section[4]}",
+        text,
+    )
+
+
+def stale(docs: Path = DOCS) -> dict[Path, str]:
+    """The pages whose generated sections are not what the code says now, with what they should be."""
+    pages = {page: page.read_text() for page in sorted(docs.rglob("*.md"))}
+    fresh = {page: renewed(text) for page, text in pages.items()}
+    return {page: fresh[page] for page in pages if fresh[page] != pages[page]}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    pages = stale()
+    for page, text in pages.items():
+        if not arguments:
+            page.write_text(text)
+            continue
+        name = page.relative_to(DOCS.parent).as_posix()
+        old, new = page.read_text().splitlines(), text.splitlines()
+        print("
+".join(difflib.unified_diff(old, new, name, f"{name} (generated)", lineterm="")))
+    if arguments and pages:
+        print("docs: stale, run docs/generate.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

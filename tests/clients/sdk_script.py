@@ -1,0 +1,65 @@
+"""Drives the official Python SDK: one JSON command a line on stdin, one JSON answer a line on stdout.
+
+Runs in an environment that has the SDK and nothing of this project (`install.py` makes it), in any major.
+`sdk_script.mjs` is its twin for TypeScript. A command is
+
+    {"op": "create" | "stream", "base_url": "http://...", "request": {...}, "leave_after": 3}
+
+where `leave_after` closes a stream after so many events. The answer is what the SDK gives its user:
+
+    {"message": {...}, "events": ["message_start", ...]}     the folded message
+    {"left": true}
+    {"error": {"class": "RateLimitError", "status": 429, "type": ..., "message": ..., ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import anthropic
+
+
+def perform(command: dict) -> dict:
+    # No retries: a test asks how one answer is understood.
+    client = anthropic.Anthropic(base_url=command["base_url"], api_key="test-key", max_retries=0, timeout=60)
+    with client:
+        if command["op"] == "create":
+            return {"message": plain(client.messages.create(**command["request"]))}
+        seen = []
+        with client.messages.stream(**command["request"]) as stream:
+            for event in stream:
+                seen.append(event.type)
+                if len(seen) == command.get("leave_after"):
+                    return {"left": True}
+            return {"message": plain(stream.get_final_message()), "events": seen}
+
+
+def plain(message) -> dict:
+    return message.model_dump(mode="json", warnings=False)
+
+
+def described(error: Exception) -> dict:
+    told = {"class": type(error).__name__, "message": str(error)}
+    if isinstance(error, anthropic.APIStatusError):
+        body = error.body if isinstance(error.body, dict) else {}
+        told["status"] = error.status_code
+        told["type"] = body.get("error", {}).get("type")
+        told["message"] = body.get("error", {}).get("message")
+        told["request_id"] = error.request_id
+        told["retry_after"] = error.response.headers.get("retry-after")
+    return told
+
+
+def main() -> None:
+    print(json.dumps({"version": anthropic.__version__}), flush=True)
+    for line in sys.stdin:
+        try:
+            answer = perform(json.loads(line))
+        except Exception as error:  # whatever the SDK raises is the answer
+            answer = {"error": described(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
