@@ -13,7 +13,7 @@ came out. Linux only: the readings come from /proc.
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import importlib.metadata
 import json
 import os
@@ -26,13 +26,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 import arms
 import measures
 import meters
 import wire
 from control import Worker
-from rich.console import Console
-from rich.table import Table
 
 QUIET = 0.5  # load average (1 minute) above which figures are not to be quoted
 RESULTS = arms.HERE / "results"
@@ -162,8 +163,7 @@ def _about() -> dict[str, Any]:
         check=False,
     ).stdout.strip()
     return {
-        "date": datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat().removesuffix("+00:00")
-        + "Z",
+        "date": dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat().removesuffix("+00:00") + "Z",
         "command": " ".join(["bench/stream_cpu.py", *sys.argv[1:]]),
         "commit": commit,
         "versions": versions,

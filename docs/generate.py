@@ -237,8 +237,7 @@ def main(arguments: list[str]) -> int:
             continue
         name = page.relative_to(DOCS.parent).as_posix()
         old, new = page.read_text().splitlines(), text.splitlines()
-        print("
-".join(difflib.unified_diff(old, new, name, f"{name} (generated)", lineterm="")))
+        print("\n".join(difflib.unified_diff(old, new, name, f"{name} (generated)", lineterm="")))
     if arguments and pages:
         print("docs: stale, run docs/generate.py", file=sys.stderr)
         return 1

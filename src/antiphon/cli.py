@@ -74,8 +74,11 @@ def serve(
         _stop(f"--host {host}: only loopback addresses are served while the gateway has no keys")
     if profile not in quirks.names():
         _stop(f"--profile {profile}: there is {', '.join(quirks.names())}")
+    from antiphon.server.seal_key import load_sealer
+
     try:
         limits = limits_from_environment(os.environ)
+        sealer = load_sealer(os.environ)
     except ConfigError as wrong:
         _stop(str(wrong))
     api_key = None
@@ -106,7 +109,7 @@ def serve(
         log_level=log_level,
         log_json=log_json,
     )
-    gateway = Gateway(settings, backend)
+    gateway = Gateway(settings, backend, sealer=sealer)
     run(gateway, on_started=lambda bound: _print_serving(settings, bound))
 
 

@@ -44,9 +44,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 5.0
     settle: Annotated[
         Seconds,
-        Meta(
-            description="after `[DONE]` for the upstream's HTTP message to end; then its connection is dropped"
-        ),
+        Meta(description="after `[DONE]` for the upstream's HTTP message to end; then it is dropped"),
     ] = 0.1
     request_headers: Annotated[Seconds, Meta(description="for a client to send its headers; then 408")] = 20.0
     request_body: Annotated[Seconds, Meta(description="between two pieces of a client's body; then 408")] = (

@@ -35,7 +35,7 @@ def install(major: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     # One pip serves all three: theirs would only take time to unpack.
     _run("-m", "venv", "--without-pip", str(folder))
-    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--python", str(python_of(major)))
+    pip = ("-m", "pip", "--disable-pip-version-check", "-qq", "--python", str(python_of(major)))
     _run(*pip, "install", "--require-hashes", "--only-binary", ":all:", "-r", str(_lock(major)))
     shutil.copyfile(_lock(major), _stamp(major))
 

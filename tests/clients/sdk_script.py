@@ -36,7 +36,7 @@ def perform(command: dict) -> dict:
 
 
 def plain(message) -> dict:
-    return message.model_dump(mode="json", warnings=False)
+    return message.to_dict(mode="json", warnings=False)  # without what the server did not send
 
 
 def described(error: Exception) -> dict:

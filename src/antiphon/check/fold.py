@@ -19,7 +19,8 @@ from antiphon.check.grammar import table
 class Folded(Struct):
     """A message as a client holds it. `input` of a tool whose JSON is broken is its text.
 
-    `closed` counts `content_block_stop`s; `open_blocks` are the indices that were never stopped.
+    `closed` counts `content_block_stop`s, `closed_tools` names the calls among them; `open_blocks` are the
+    indices that were never stopped.
     """
 
     id: str | None = None
@@ -31,6 +32,7 @@ class Folded(Struct):
     start_usage: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     closed: int = 0
+    closed_tools: list[str] = field(default_factory=list)
     open_blocks: list[int] = field(default_factory=list)
     pings: int = 0
     events: int = 0
@@ -42,14 +44,14 @@ _TEXT_OF = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta
 def fold(events: Iterable[object]) -> Folded:
     """Fold a stream, legal or not."""
     held = Folded()
-    blocks: dict[Any, dict[str, Any]] = {}
-    inputs: dict[Any, str] = {}
+    arguments: list[str] = []  # for each block
+    place: dict[Any, int] = {}  # a block's index to its place in the content
     for event in events:
         if not isinstance(event, dict):
             continue
         held.events += 1
         index = event.get("index")
-        key = index if isinstance(index, int) else None
+        at = place.get(index) if isinstance(index, int) else None
         match event.get("type"):
             case "message_start":
                 message = table(event.get("message"))
@@ -59,32 +61,34 @@ def fold(events: Iterable[object]) -> Folded:
             case "ping":
                 held.pings += 1
             case "content_block_start":
-                block = dict(table(event.get("content_block")))
-                blocks[key], inputs[key] = block, ""
-                held.content.append(block)
-                if key is not None:
-                    held.open_blocks.append(key)
-            case "content_block_delta" if key in blocks:
+                if isinstance(index, int):
+                    place[index] = len(held.content)
+                    held.open_blocks.append(index)
+                held.content.append(dict(table(event.get("content_block"))))
+                arguments.append("")
+            case "content_block_delta" if at is not None:
                 delta = table(event.get("delta"))
                 kind = delta.get("type")
                 if kind == "input_json_delta":
-                    inputs[key] += as_text(delta.get("partial_json"))
+                    arguments[at] += as_text(delta.get("partial_json"))
                 elif kind in _TEXT_OF:
                     name = _TEXT_OF[kind]
-                    blocks[key][name] = as_text(blocks[key].get(name)) + as_text(delta.get(name))
+                    held.content[at][name] = as_text(held.content[at].get(name)) + as_text(delta.get(name))
             case "content_block_stop":
                 held.closed += 1
-                if key in held.open_blocks:
-                    held.open_blocks.remove(key)
+                if at is not None and index in held.open_blocks:
+                    held.open_blocks.remove(index)
+                    if held.content[at].get("type") == "tool_use":
+                        held.closed_tools.append(str(held.content[at].get("name")))
             case "message_delta":
                 delta = table(event.get("delta"))
                 held.stop_reason, held.stop_sequence = delta.get("stop_reason"), delta.get("stop_sequence")
                 held.usage.update({k: v for k, v in table(event.get("usage")).items() if v is not None})
             case "error":
                 held.error = table(event.get("error"))
-    for key, block in blocks.items():
-        if block.get("type") == "tool_use":
-            block["input"] = _parsed(inputs[key])
+    for block, text in zip(held.content, arguments, strict=True):
+        if block.get("type") == "tool_use" and (text or "input" not in block):
+            block["input"] = _parsed(text)
     return held
 
 
@@ -104,19 +108,18 @@ def _parsed(text: str) -> Any:
 
 def remarks(held: Folded) -> list[str]:
     """What is legal in this stream and will still surprise its reader."""
-    out = []
-    tools = [block for block in held.content if block.get("type") == "tool_use"]
-    for block in tools:
-        if not isinstance(block.get("input"), dict):
-            out.append(
-                f"The arguments of tool {block.get('name')} are not a whole JSON object: SDKs raise, or run it with {{}}."
-            )
+    out = [
+        f"The arguments of tool {block.get('name')} are not a whole JSON object: SDKs raise or see an empty input."
+        for block in held.content
+        if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict)
+    ]
     if held.error is not None and held.closed:
-        run = any(not isinstance(block.get("input"), str) for block in tools[: held.closed])
         out.append(
-            f"The stream failed after {held.closed} closed block{'s' * (held.closed != 1)}: Claude Code does not repeat"
-            f" such a turn{', and runs the closed tool calls' if run and tools else ''}."
+            f"The stream failed after {held.closed} closed block{'s' * (held.closed != 1)}: Claude Code does"
+            " not repeat such a turn."
         )
+        if held.closed_tools:
+            out.append(f"It runs these tools, which were closed before: {', '.join(held.closed_tools)}.")
     elif held.error is not None:
         out.append("The stream failed before any block was closed: Claude Code repeats the turn by itself.")
     if held.start_usage.get("input_tokens") == 0:

@@ -1,9 +1,9 @@
-"""Bytes of an event stream to numbered frames, and what is wrong with the framing.
+r"""Bytes of an event stream to numbered frames, and what is wrong with the framing.
 
 Owns the SSE rules (WHATWG HTML, 9.2) as a judge needs them: nothing is forgiven in silence, nothing
 raises. It does not know the events' order; that is `grammar`.
 
-    frames, violations = read_frames(b'event: ping\\ndata: {"type":"ping"}\\n\\n')
+    frames, violations = read_frames(b'event: ping\ndata: {"type":"ping"}\n\n')
     frames[0].event   -> {"type": "ping"}
 """
 

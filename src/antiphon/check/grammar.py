@@ -23,13 +23,30 @@ from typing import Any, Final
 from antiphon.check.rules import Violation
 
 STOP_REASONS: Final = frozenset(
-    ("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal")
-    + ("model_context_window_exceeded",)
+    (
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "pause_turn",
+        "refusal",
+        "model_context_window_exceeded",
+    )
 )
 ERROR_TYPES: Final = frozenset(
-    ("invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error")
-    + ("conflict_error", "request_too_large", "rate_limit_error", "api_error", "timeout_error")
-    + ("overloaded_error",)
+    (
+        "invalid_request_error",
+        "authentication_error",
+        "billing_error",
+        "permission_error",
+        "not_found_error",
+        "conflict_error",
+        "request_too_large",
+        "rate_limit_error",
+        "api_error",
+        "timeout_error",
+        "overloaded_error",
+    )
 )
 COUNTS: Final = (
     "input_tokens",
@@ -249,7 +266,7 @@ class _Judging:
         takes = DELTAS.get(self._block or "")
         if takes is not None and not (isinstance(kind, str) and kind in takes):
             self._blame("delta.kind", f"{kind!r} inside a {self._block} block")
-        elif takes is not None and (key := takes[kind]) is not None:
+        elif takes is not None and (key := takes[str(kind)]) is not None:
             if not isinstance(delta.get(key), str):
                 self._blame("delta.value", f"delta.{key} is {delta.get(key)!r}, not a string")
             elif key in ("text", "thinking") and not delta[key]:

@@ -25,6 +25,7 @@ from antiphon.config import Limits, Settings
 from antiphon.core import own_faults
 from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault, MessageUsage
+from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.messages.events import usage_fields
 from antiphon.server import gate
 from antiphon.server.asgi_link import AsgiLink
@@ -32,7 +33,7 @@ from antiphon.server.catalog import Model, model_fields, page
 from antiphon.server.edge import EdgeProtocol, link_of
 from antiphon.server.exchange import Exchange, Job, respond, respond_fault
 from antiphon.server.heavy import HeavyWork, TooHeavyError
-from antiphon.server.plan import Plan, plan
+from antiphon.server.plan import Plan, Planner
 from antiphon.server.routing import RouteTable
 from antiphon.server.upstreams import Upstream
 
@@ -60,12 +61,22 @@ class Backend(Protocol):
 
 
 class Gateway:
-    """One gateway process. `clock` is monotonic, in seconds; tests give their own and call `tick`."""
+    """One gateway process.
+
+    `sealer` None: what is sealed lasts as long as the process. `clock` is monotonic, in seconds; tests
+    give their own and call `tick`.
+    """
 
     def __init__(
-        self, settings: Settings, backend: Backend, *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        backend: Backend,
+        *,
+        sealer: Sealer | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
+        self._sealer = sealer or Sealer(secrets.token_bytes(32))
         self.limits: Limits = settings.limits
         self.clock = clock
         self.backend = backend
@@ -198,10 +209,11 @@ class Gateway:
         return None
 
     async def _plan(self, body: bytes, *, counting: bool = False) -> Plan | Fault:
+        planner = Planner(self.backend.table, self._sealer)
         if len(body) < self.limits.heavy_body:
-            return plan(body, self.backend.table, counting)
+            return planner.plan(body, counting)
         try:
-            return await self._heavy.run(plan, body, self.backend.table, counting)
+            return await self._heavy.run(planner.plan, body, counting)
         except TooHeavyError:
             return own_faults.invalid_request("the request's body takes too long to read")
 

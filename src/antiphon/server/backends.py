@@ -158,7 +158,7 @@ class EmbeddedBackend:
         try:
             await local.start()
         except LocalServerError as error:
-            log.error("no_embedded_model", reason=str(error))
+            log.warning("no_embedded_model", reason=str(error))  # the text says it all: no traceback
 
     def _on_local_state(self, state: str) -> None:
         upstream = self.upstreams.get("local")

@@ -23,6 +23,7 @@ from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
 
 VANISHED_AFTER_MS = 30_000  # of unacknowledged data, then the kernel gives the client up
+LINGER = 2.0  # seconds in which a refused client may read why before its connection is reset
 
 
 class LinkListener(Protocol):
@@ -47,9 +48,12 @@ class EdgeProtocol(HttpToolsProtocol):
     """One client connection."""
 
     listener: LinkListener | None = None
-    _waiting_for: str | None = "headers"  # what the client owes us: "headers", "body" or nothing
+    # What the client owes us: "headers", "body", the "end" of a connection that was refused, or nothing.
+    _waiting_for: str | None = "headers"
     _since = 0.0
-    _head_size = 0
+    _unread = 0  # bytes taken in since the parser last handed something over
+    _body_size = 0
+    _paused_since: float | None = None
     _ignoring = False  # a pipelined request: it is dropped, and the connection closed after the response
 
     @property
@@ -63,12 +67,25 @@ class EdgeProtocol(HttpToolsProtocol):
         """The client's buffer is full: write no more until `on_client_resumed`."""
         return self.flow.write_paused
 
+    @property
+    def gone(self) -> bool:
+        """The client left before there was a listener to tell."""
+        return self.cycle.disconnected
+
+    def begin(self) -> None:
+        """A body of unknown length is about to start; in HTTP/1.0, without chunks, the close ends it."""
+        if self.scope["http_version"] == "1.0":
+            self.cycle.chunked_encoding = False
+
     def write(self, frames: bytes) -> None:
         """One piece of the body, between ASGI's `http.response.start` and the end."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(frames), frames))
+        if self.cycle.chunked_encoding:
+            frames = b"%x\r\n%b\r\n" % (len(frames), frames)
+        self.transport.write(frames)
 
     def abort(self) -> None:
         """Drop the client at once, with what it has not read."""
+        self._disconnect_cycle()
         self.transport.abort()
 
     # --- asyncio.Protocol ---
@@ -90,28 +107,42 @@ class EdgeProtocol(HttpToolsProtocol):
         self.host.edges.discard(self)
         listener, self.listener = self.listener, None
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
         if listener is not None:
             listener.on_client_gone()
 
+    def eof_received(self) -> None:
+        # A client that shuts down its sending side counts as gone. Closing in order would wait until it
+        # has read what is buffered, which it may never do.
+        open_response = self.cycle is not None and not self.cycle.response_complete
+        if open_response and self._waiting_for != "end":
+            self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
+        if self._waiting_for == "end":
+            return
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             # Reading goes on so that a disconnect is noticed, but nothing is served beside a response.
             cycle.keep_alive = False
             return
+        if self._waiting_for is None:
+            self._wait_for("headers")  # the keep-alive timer ends with the first byte, whatever it is
+        self._unread += len(data)
         super().data_received(data)
-        if self._waiting_for == "headers":
-            self._head_size += len(data)
-            if self._head_size > self.host.limits.max_headers:
-                self._refuse(own_faults.HEADERS_TOO_LARGE)
+        # Headers, trailers and chunk extensions without an end: the parser has no limit for them.
+        if self._waiting_for in ("headers", "body") and self._unread > self.host.limits.max_headers:
+            self._refuse(own_faults.HEADERS_TOO_LARGE)
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._paused_since = self.host.clock()
         if self.listener is not None:
             self.listener.on_client_paused()
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._paused_since = None
         if self.listener is not None:
             self.listener.on_client_resumed()
 
@@ -124,72 +155,113 @@ class EdgeProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
             return
         super().on_message_begin()
-        self._wait_for("headers")
 
     def on_url(self, url: bytes) -> None:
         if not self._ignoring:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._ignoring:
+        if not self._ignoring and self._waiting_for == "headers":  # else a trailer: of no use
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._ignoring:
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         if size > self.host.limits.max_headers:
             self._refuse(own_faults.HEADERS_TOO_LARGE)
-            self._ignoring = True
-            return
-        self.scope["extensions"] = {"antiphon": self}  # type: ignore[dict-item]
-        super().on_headers_complete()
-        self._wait_for("body")
+        elif int(length) > self.host.limits.max_body:
+            self._refuse(own_faults.too_large(self.host.limits.max_body))
+        else:
+            self.scope["extensions"] = {"antiphon": self}  # type: ignore[dict-item]
+            super().on_headers_complete()
+            self._wait_for("body")
+            self._body_size = 0
 
     def on_body(self, body: bytes) -> None:
-        if not self._ignoring:
+        if self._ignoring:
+            return
+        self._since = self.host.clock()
+        self._unread = 0
+        self._body_size += len(body)
+        if self._body_size > self.host.limits.max_body:
+            self._refuse(own_faults.too_large(self.host.limits.max_body))
+        else:
             super().on_body(body)
-            self._since = self.host.clock()
 
     def on_message_complete(self) -> None:
-        if not self._ignoring:
-            super().on_message_complete()
-            self._wait_for(None)
+        if self._ignoring:
+            return
+        super().on_message_complete()
+        # An answer that came before the body's end has started the keep-alive timer, the body stopped it.
+        self._wait_for("headers" if self.cycle.response_complete else None)
+        # A large last piece paused the reading, and nobody asks for more: a disconnect must be heard.
+        self.flow.resume_reading()
 
     # --- limits and errors ---
 
     def tick(self, now: float) -> None:
         """About once a second: has the client been sending its request for too long?"""
         limits = self.host.limits
-        allowed = {"headers": limits.request_headers, "body": limits.request_body}.get(
-            self._waiting_for or ""
-        )
-        if allowed is not None and now - self._since > allowed:
+        if self._paused_since is not None and now - self._paused_since > limits.write_stall:
+            self.abort()
+        elif self._waiting_for is None:
+            pass
+        elif self._waiting_for == "end":
+            if now - self._since > LINGER:
+                self.transport.abort()
+        elif now - self._since > (
+            limits.request_headers if self._waiting_for == "headers" else limits.request_body
+        ):
+            self._give_up_request()
+
+    def _give_up_request(self) -> None:
+        if self._waiting_for == "headers" and not self._unread:
+            self.transport.close()  # not one byte of a request came: there is nothing to answer
+        else:
             self._refuse(own_faults.REQUEST_TIMEOUT)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(own_faults.invalid_request("the request is no valid HTTP/1.1"))
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """An offer to upgrade may be ignored (RFC 9110 7.8), and clients make it all day: no log line."""
+
     def _wait_for(self, what: str | None) -> None:
         self._waiting_for = what
         self._since = self.host.clock()
-        self._head_size = 0
+        self._unread = 0
+
+    def _disconnect_cycle(self) -> None:
+        """Whatever the application still says to this request goes nowhere."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _refuse(self, fault: Fault) -> None:
-        """Answer outside ASGI and close: there is no request, or its client does not finish it."""
+        """Answer outside ASGI and close: there is no request, or its client does not finish it.
+
+        Reading goes on for a moment and what comes is dropped: closing a socket with unread data resets
+        it, and the client may lose the answer (RFC 9112 9.6).
+        """
         cycle: RequestResponseCycle | None = self.cycle
-        self._waiting_for = None
+        answered = self._waiting_for == "body" and cycle is not None and cycle.response_started
+        self._disconnect_cycle()
+        self._wait_for("end")
+        self._ignoring = True
         if self.transport.is_closing():
             return
-        if cycle is None or not cycle.response_started or cycle.response_complete:
+        if not answered:
             request_id = self.host.new_request_id()
             body = error_body(fault, request_id)
             self.transport.write(
-                STATUS_LINE[fault.status]
-                + b"content-type: application/json\r\ncontent-length: %d\r\nrequest-id: %b\r\nconnection: close\r\n\r\n%b"
-                % (len(body), request_id.encode(), body)
+                b"%bcontent-type: application/json\r\ncontent-length: %d\r\nrequest-id: %b\r\n"
+                b"connection: close\r\n\r\n%b"
+                % (STATUS_LINE[fault.status], len(body), request_id.encode(), body)
             )
-        self.transport.close()
+        self.flow.resume_reading()
+        self.transport.write_eof()
 
 
 def link_of(scope: Any) -> EdgeProtocol | None:

@@ -15,7 +15,6 @@ import asyncio
 import os
 import secrets
 import traceback
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import wraps
@@ -29,7 +28,7 @@ from antiphon.core import own_faults, tool_ids
 from antiphon.core.dialects.chat_request import ChatRequest
 from antiphon.core.dialects.chat_stream import ChatStream
 from antiphon.core.faults import error_body, fault_of_response
-from antiphon.core.parts import End, Fault, MessageDelta, Part
+from antiphon.core.parts import End, Event, Fault, MessageDelta, Part
 from antiphon.core.stream import Stream
 from antiphon.core.surfaces.messages.events import PING, EventEncoder
 from antiphon.core.surfaces.messages.fold import Fold
@@ -57,7 +56,10 @@ class Phase(Enum):
 
 
 class Cause(Struct, frozen=True):
-    """What an end does: `fault` is said to the client if the message has not ended; `drops_client` aborts it."""
+    """What an end does.
+
+    `fault` is said to the client if the message has not ended; `drops_client` aborts the client.
+    """
 
     meaning: str
     fault: Fault | None = None
@@ -74,7 +76,7 @@ CAUSES: dict[str, Cause] = {
     "operator": Cause(
         "somebody cancelled it", Fault("api_error", "the request was cancelled by the operator", 500)
     ),
-    "internal": Cause("a bug of this gateway; the log has the traceback"),
+    "internal": Cause("a bug of this gateway; the log has the traceback, and the machine is not asked"),
 }
 
 
@@ -84,7 +86,10 @@ class ClientLink(Protocol):
     listener: Any
 
     @property
+    def gone(self) -> bool: ...
+    @property
     def paused(self) -> bool: ...
+    def begin(self) -> None: ...
     def write(self, frames: bytes) -> None: ...
     def abort(self) -> None: ...
 
@@ -118,6 +123,7 @@ class Exchange:
     """See the module. `clock` is monotonic, in seconds."""
 
     __slots__ = (
+        "_bug",
         "_call",
         "_clock",
         "_encoder",
@@ -125,6 +131,7 @@ class Exchange:
         "_error_head",
         "_fold",
         "_heard",
+        "_held_back",
         "_lease",
         "_limits",
         "_link",
@@ -137,6 +144,7 @@ class Exchange:
         "_started",
         "_stream",
         "_ticket",
+        "_told",
         "_upstream",
         "_wrote",
         "cause",
@@ -158,6 +166,9 @@ class Exchange:
         self._call: Call | None = None
         self._news = asyncio.Event()  # something changed that the ASGI task must see
         self._started = False  # the client has its status
+        self._told = False  # the client has the stream's last event
+        self._bug: Fault | None = None  # what is said in place of everything else
+        self._held_back = False  # the upstream is paused: its silence is ours
         self._sent_status = 0
         self._error_head: tuple[int, dict[str, str]] | None = None
         self._error_body = b""
@@ -206,47 +217,81 @@ class Exchange:
         self._link = link
         link.listener = self
         try:
-            self._begin()
-            while self.cause is None and not (self._fold is None and self._stream.committed):
-                await self._wait()
-            if self._fold is None and self._stream.committed:
-                await self._serve_stream(send)
-            else:
-                await self._serve_whole(send)
+            await self._answer(link, send)
+        except Exception as error:  # noqa: BLE001 - every bug has this one exit
+            self.fail_internally(error)
+            await self._answer_bug(send)
         finally:
-            self.close("internal" if self.cause is None else self.cause)
+            self.close("shutdown")  # only a task that its server cancelled has no cause yet
             link.listener = None
             self.record.ended = self._clock()
             self.record.status = self._sent_status
+
+    async def _answer(self, link: ClientLink, send: Send) -> None:
+        if link.gone:
+            self.close("client")
+        else:
+            self._begin()
+        while self.cause is None and not self._streams:
+            await self._wait()
+        if self.cause in _CLIENT_IS_GONE:
+            return
+        if self._bug is not None:
+            await self._answer_bug(send)
+        elif self._streams:
+            await self._serve_stream(link, send)
+        else:
+            await self._serve_whole(send)
+
+    @property
+    def _streams(self) -> bool:
+        """The answer is a stream, and its status may go out."""
+        return self._fold is None and self._stream.committed
 
     async def _wait(self) -> None:
         await self._news.wait()
         self._news.clear()
 
-    async def _serve_stream(self, send: Send) -> None:
-        self._sent_status = 200
+    async def _serve_stream(self, link: ClientLink, send: Send) -> None:
+        link.begin()
         await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers()})
+        self._sent_status = 200
         self._started = True
         self._flush()
         while self.cause is None:
             await self._wait()
-        if self.cause not in _CLIENT_IS_GONE:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if self.cause in _CLIENT_IS_GONE:
+            return
+        if self._bug is not None:
+            self._say_bug()
+        elif not self._told:  # it ended while the client lagged behind, or before it had its status
+            self._write_events(link)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _serve_whole(self, send: Send) -> None:
         """A whole message, or an honest error. Nothing was promised before this."""
-        if self.cause in _CLIENT_IS_GONE:
-            return
         body = self._fold.message() if self._fold is not None else None
         if body is not None:
             await respond(send, 200, body, self._headers())
             self._sent_status = 200
             return
         fault = (self._fold.fault if self._fold is not None else None) or self._stream.fault
-        fault = fault or own_faults.internal(self.job.request_id)
+        await self._refuse(send, fault or own_faults.internal(self.job.request_id))
+
+    async def _refuse(self, send: Send, fault: Fault) -> None:
         self.record.error = fault.kind
-        self._sent_status = fault.status
         await respond_fault(send, fault, self.job.request_id)
+        self._sent_status = fault.status
+
+    async def _answer_bug(self, send: Send) -> None:
+        """Say that there was one, in the form that is still open: a status, or the stream's last event."""
+        if self._bug is None or self.cause in _CLIENT_IS_GONE:
+            return
+        if self._started:
+            self._say_bug()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif not self._sent_status:
+            await self._refuse(send, self._bug)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"request-id", self.job.request_id.encode())]
@@ -316,10 +361,12 @@ class Exchange:
         """Everything of this read was taken in: one write for all of it."""
         self._flush()
         link = self._link
-        if link is not None and link.paused and self._call is not None and self.cause is None:
-            # Parts merge in their block while the client does not read; only then the upstream waits.
-            if self._stream.pending > self._limits.max_behind:
-                self._call.pause_reading()
+        if link is None or not link.paused or self._call is None or self.cause is not None:
+            return
+        # Parts merge in their block while the client does not read; only then the upstream waits.
+        if self._stream.pending > self._limits.max_behind:
+            self._held_back = True
+            self._call.pause_reading()
 
     @guarded
     def on_end(self) -> None:
@@ -369,15 +416,19 @@ class Exchange:
     def on_client_resumed(self) -> None:
         self._paused_since = None
         self._flush()
-        if self._call is not None:
+        if self._held_back and self._call is not None:
+            self._held_back = False
+            self._silent_since = self._clock()
             self._call.resume_reading()
 
     def _flush(self) -> None:
         """Write what the machine allows, if the client has its status and reads."""
+        if self._bug is not None:
+            return
         if self._fold is not None:
-            self._fold.add(self._stream.take())
+            self._fold.add(self._take())
             if self._fold.fault is not None:
-                self.close("upstream")
+                self.close("upstream", self._fold.fault)
             return
         link = self._link
         if not self._started or link is None or link.paused or self.cause in _CLIENT_IS_GONE:
@@ -385,17 +436,26 @@ class Exchange:
         self._write_events(link)
 
     def _write_events(self, link: ClientLink) -> None:
-        events = self._stream.take()
+        events = self._take()
         if events:
             link.write(self._encoder.encode(events))
             self._wrote = True
+            self._told = self._stream.ended
+
+    def _take(self) -> list[Event]:
+        events = self._stream.take()
+        if self._stream.ended:
+            for event in events:
+                if isinstance(event, MessageDelta):
+                    self.record.stop_reason = event.stop_reason
+        return events
 
     # --- time ---
 
     @guarded
     def tick(self, now: float) -> None:
         """About once a second. `now` is on the same clock as the exchange's."""
-        if self._heard:
+        if self._heard or self._held_back:
             self._heard = False
             self._silent_since = now
         if self._wrote:
@@ -453,9 +513,24 @@ class Exchange:
 
     def fail_internally(self, error: BaseException) -> None:
         """A bug: its own exchange ends, with a traceback in the log and no content in it."""
+        if self._bug is not None:
+            return  # one bug, one traceback: what it broke may well raise again
         frames = "".join(traceback.format_tb(error.__traceback__))
         log.error("internal", request_id=self.job.request_id, error=type(error).__name__, traceback=frames)
-        self.close("internal", own_faults.internal(self.job.request_id))
+        self._bug = own_faults.internal(self.job.request_id)
+        self.close("internal")
+        if self.cause not in _CLIENT_IS_GONE:
+            self.record.cause, self.record.error = "internal", self._bug.kind
+        self._say_bug()
+
+    def _say_bug(self) -> None:
+        """The last event of a stream that a bug ended, made without the machine and the encoder."""
+        link = self._link
+        if self._bug is None or link is None or not self._started or self._told:
+            return
+        if self.cause not in _CLIENT_IS_GONE:
+            self._told = True
+            link.write(error_frame(self._bug, self.job.request_id))
 
     def close(self, cause: str, fault: Fault | None = None) -> None:
         """End it, for a row of CAUSES. Idempotent; the state is changed before anything else is done."""
@@ -466,19 +541,20 @@ class Exchange:
         self.record.cause = cause
         self.record.phase = self.phase.value
         clean = self._stream.ended and self._stream.fault is None
+        self._news.set()
         self._let_go(clean=clean)
         self.phase = Phase.OVER
-        self._news.set()
         link = self._link
         if row.drops_client and link is not None:
             link.abort()
-        if cause in _CLIENT_IS_GONE:
+        if cause == "internal":
             return
-        self._end_message(cause, fault or row.fault)
-        if self._fold is not None:
-            self._fold.add(self._note(self._stream.take()))
-        elif self._started and link is not None:
-            self._write_last(link)
+        try:
+            if cause not in _CLIENT_IS_GONE:
+                self._end_message(fault or row.fault)
+            self._note()
+        except Exception as error:  # noqa: BLE001 - every bug has this one exit
+            self.fail_internally(error)
 
     def _let_go(self, *, clean: bool) -> None:
         """Give back what the upstream side holds: the place in the queue, the connection, the slot."""
@@ -499,32 +575,22 @@ class Exchange:
         else:
             lease.release()
 
-    def _end_message(self, cause: str, fault: Fault | None) -> None:
+    def _end_message(self, fault: Fault | None) -> None:
         """Bring the message to an end that is true: with a fault, unless the upstream had finished."""
-        if self._stream.ended:
-            return
-        if cause == "internal":
-            self._stream.receive([fault or own_faults.internal(self.job.request_id)])
-        else:
+        if not self._stream.ended:
             self._stream.receive(self._reader.end(fault) or [End(clean=False, fault=fault)])
+        if self._fold is not None:
+            self._fold.add(self._take())
+        elif self._started and self._link is not None:
+            # Also to a client that lags behind: its buffer takes it, `write_stall` bounds it.
+            self._write_events(self._link)
 
-    def _write_last(self, link: ClientLink) -> None:
-        """All that is left, also to a client that lags behind: its buffer takes it, `write_stall` bounds it."""
-        events = self._note(self._stream.take())
-        if events:
-            link.write(self._encoder.encode(events))
-
-    def _note(self, events: list[Any]) -> list[Any]:
-        usage = self._stream.usage
-        record = self.record
+    def _note(self) -> None:
+        usage, record = self._stream.usage, self.record
         record.input_tokens, record.output_tokens = usage.input_tokens, usage.output_tokens
         record.cached_tokens, record.estimated = usage.cache_read_input_tokens or 0, usage.estimated
-        for event in events:
-            if isinstance(event, MessageDelta):
-                record.stop_reason = event.stop_reason
         if self._stream.fault is not None:
             record.error = self._stream.fault.kind
-        return events
 
 
 _CLIENT_IS_GONE = ("client", "stall")
@@ -543,12 +609,17 @@ def _fault_of(failure: Failure) -> Fault:
     )
 
 
+def error_frame(fault: Fault, request_id: str) -> bytes:
+    """A stream's `event: error`, without an encoder."""
+    return b"event: error\ndata: %b\n\n" % error_body(fault, request_id)
+
+
 def degraded_header(paths: tuple[str, ...], limit: int = 1024) -> bytes:
     """Field paths for `antiphon-degraded`: ASCII, at most `limit` bytes, then `+N` for the rest."""
     shown: list[str] = []
     size = 0
     for position, path in enumerate(paths):
-        clean = path.encode("ascii", "replace").decode().replace(",", "_")
+        clean = "".join(letter if "!" <= letter <= "~" and letter != "," else "_" for letter in path)
         if size + len(clean) + 2 > limit - 8:
             return ", ".join([*shown, f"+{len(paths) - position}"]).encode()
         shown.append(clean)

@@ -26,27 +26,36 @@ class TooHeavyError(Exception):
 
 
 class HeavyWork:
-    """Runs picklable functions elsewhere. Raises what they raise, and TooHeavyError."""
+    """Runs picklable functions elsewhere. `seconds` for each; made in the loop that uses it."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
+        # One at a time: nobody's time runs while another's work does, and a kill hits its own work only.
+        self._turn = asyncio.Lock()
         self._pool: ProcessPoolExecutor | None = None
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Cancel safe: work whose caller left runs to its end, or its limit, for nobody."""
+        """Run `work(*args)`. Raises what it raises, and TooHeavyError. Calls take turns.
+
+        Cancel safe: a caller that leaves while its work runs has the worker killed.
+        """
         if kwargs:
             raise TypeError("only positional arguments travel to the worker")
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")  # fork would copy the loop and its sockets
-            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_limit)
-        pool = self._pool
-        try:
-            return await asyncio.wait_for(
-                asyncio.get_running_loop().run_in_executor(pool, work, *args), self._seconds
-            )
-        except (TimeoutError, BrokenProcessPool, MemoryError):
-            self._replace(pool)
-            raise TooHeavyError from None
+        async with self._turn:
+            if self._pool is None:
+                context = multiprocessing.get_context("spawn")  # fork would copy the loop and its sockets
+                self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_limit)
+            pool = self._pool
+            try:
+                return await asyncio.wait_for(
+                    asyncio.get_running_loop().run_in_executor(pool, work, *args), self._seconds
+                )
+            except (TimeoutError, BrokenProcessPool, MemoryError):
+                self._replace(pool)
+                raise TooHeavyError from None
+            except asyncio.CancelledError:
+                self._replace(pool)  # what it left behind would take the next one's time
+                raise
 
     def _replace(self, pool: ProcessPoolExecutor) -> None:
         if self._pool is pool:

@@ -2,15 +2,20 @@
 
 Pure, and picklable from end to end: a body that is small is planned where it arrived, a large one in a
 worker process (server.heavy).
+
+    Planner(table, sealer).plan(body)   -> Plan(upstream="local", model="smollm2", ...), or a Fault
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from msgspec import Struct, structs
 
 from antiphon.core.dialects.chat_request import ChatRequest, encode
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
+from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.messages.request import RequestError, parse
 from antiphon.server.routing import NoRouteError, RouteTable
 
@@ -19,30 +24,50 @@ LEAST_ANSWER = 256
 
 
 class Plan(Struct, frozen=True):
-    """`answers_itself`: the request asks for no token at all, no upstream is needed."""
+    """`model` is the client's name, `sends` the upstream's.
+
+    `answers_itself`: the request asks for no token at all, no upstream is needed.
+    """
 
     upstream: str
     model: str
+    sends: str
     streaming: bool
     chat: ChatRequest
     answers_itself: bool = False
 
 
-def plan(body: bytes, table: RouteTable, counting: bool = False) -> Plan | Fault:  # noqa: FBT001, FBT002 - travels to a worker
-    """What a request asks for, or why it is refused. Never raises for anything in the body."""
-    try:
-        request = parse(body, counting=counting)
-        route = table.find(request.model)
-        quirks = by_name(route.profile)
-        chat = encode(request, quirks, model=route.sends)
-        if not counting:
-            table.check_fit(route, request.model, chat.input_estimate)
-            if route.window is not None:
-                # Servers that add prompt and limit refuse the sum; the others stop by themselves.
-                room = max(LEAST_ANSWER, route.window - chat.input_estimate)
-                if request.max_tokens > room:
-                    request = structs.replace(request, max_tokens=room)
-                    chat = encode(request, quirks, model=route.sends)
-    except (RequestError, NoRouteError) as refused:
-        return refused.fault
-    return Plan(route.upstream, request.model, request.stream, chat, request.warms_cache_only)
+class Planner(Struct, frozen=True):
+    """Everything that a request's plan depends on beside the request."""
+
+    table: RouteTable
+    sealer: Sealer
+
+    def plan(self, body: bytes, counting: bool = False) -> Plan | Fault:
+        """What a request asks for, or why it is refused. Never raises for anything in the body.
+
+        `counting`: it is a body of `count_tokens`.
+        """
+        try:
+            request = parse(body, counting=counting)
+            route = self.table.find(request.model)
+            quirks = by_name(route.profile)
+            sends = route.sends or request.model
+            write = partial(
+                encode,
+                quirks=quirks,
+                model=sends,
+                unseal=partial(self.sealer.open, quirks.name, sends),
+                pseudonym=self.sealer.pseudonym,
+            )
+            chat = write(request)
+            if not counting:
+                self.table.check_fit(route, request.model, chat.input_estimate)
+                if route.window is not None:
+                    # Servers that add prompt and limit refuse the sum; the others stop by themselves.
+                    room = max(LEAST_ANSWER, route.window - chat.input_estimate)
+                    if request.max_tokens > room:
+                        chat = write(structs.replace(request, max_tokens=room))
+        except (RequestError, NoRouteError) as refused:
+            return refused.fault
+        return Plan(route.upstream, request.model, sends, request.stream, chat, request.warms_cache_only)

@@ -6,7 +6,9 @@ run on until their deadline), a second one exits at once. Exit status 0 both way
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import resource
 import signal
 from collections.abc import Callable, Generator
@@ -30,16 +32,20 @@ class AntiphonServer(uvicorn.Server):
         self._on_started = on_started
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup()
+        await super().startup(sockets)  # type: ignore[arg-type]  # its own type is private
         if self.started:
             self._on_started(self.servers[0].sockets[0].getsockname()[1])
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         # uvicorn raises the signal again once it has drained, which ends in exit status 143
-        before = {
-            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        loop = asyncio.get_running_loop()
+
+        def arrived(number: int, frame: FrameType | None) -> None:
+            # A handler runs between any two byte codes: what it does waits until the loop's turn.
+            loop.call_soon_threadsafe(self.handle_exit, number, frame)
+
+        before = {number: signal.signal(number, arrived) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
@@ -47,6 +53,7 @@ class AntiphonServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second one ends what still runs. Called from the loop."""
         if self.should_exit:
             self.force_exit = True
             self._gateway.stop_now()
@@ -70,8 +77,13 @@ def serve(gateway: Gateway, on_started: Callable[[int], None] = lambda port: Non
     Raises SystemExit if the address cannot be used (uvicorn logs why).
     """
     raise_descriptor_limit()
+    AntiphonServer(server_config(gateway), gateway, on_started).run()
+
+
+def server_config(gateway: Gateway) -> uvicorn.Config:
+    """How uvicorn is set up to carry a gateway."""
     settings = gateway.settings
-    config = uvicorn.Config(
+    return uvicorn.Config(
         gateway,
         host=settings.host,
         port=settings.port,
@@ -84,7 +96,6 @@ def serve(gateway: Gateway, on_started: Callable[[int], None] = lambda port: Non
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=int(settings.limits.keep_alive),
+        timeout_keep_alive=math.ceil(settings.limits.keep_alive),
         backlog=2048,
     )
-    AntiphonServer(config, gateway, on_started).run()

@@ -24,7 +24,11 @@ BusyReport = Callable[[], Awaitable[int | None]]
 
 
 class Upstream:
-    """`session` is for what is not inference: tokenizers. `busy` asks the server how many of its slots work (None: it cannot say now)."""
+    """See the module.
+
+    `session` is for what is not inference: tokenizers. `busy` asks the server how many of its slots work
+    (None: it cannot say now). `unavailable` gives the fault of a server that takes no requests now.
+    """
 
     def __init__(
         self,

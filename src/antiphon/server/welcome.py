@@ -15,9 +15,10 @@ def welcome(settings: Settings, port: int) -> str:
     base = f"http://{host}:{port}"
     if settings.upstream is not None:
         model = "MODEL"
+        one = settings.upstream
+        facts = f"{one.slots} slots, profile {one.profile}"
         lines = [
-            f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] "
-            f"from your upstream ({settings.upstream.slots} slots, profile {settings.upstream.profile})",
+            f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from your upstream ({facts})",
             "  any model name passes through: put your server's name where MODEL stands",
         ]
         claude = f"ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL={model} claude"

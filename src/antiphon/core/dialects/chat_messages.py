@@ -12,8 +12,10 @@ turn n are the first bytes of turn n+1's.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 from msgspec import Struct, field
 
 from antiphon.core import tool_ids
@@ -39,6 +41,13 @@ _BILLING = "x-anthropic-billing-header"
 _REMINDER = "<system-reminder>"
 _ALPHANUMERIC = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM9 = 9
+
+Unseal: TypeAlias = Callable[[str], Any]
+"""A thinking block's `signature` to the state that this upstream once gave, None for everything else."""
+
+
+def nothing_sealed(signature: str) -> None:
+    """No seal is known: every signature is foreign."""
 
 
 class Conversation(Struct, frozen=True):
@@ -71,14 +80,20 @@ class _Assistant(Struct):
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: dict[str, ToolUse] = field(default_factory=dict)
+    details: list[Any] = field(default_factory=list)
+    """`reasoning_details` as the upstream gave them."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """`extra_content` of calls, by the call's id; of the message itself under ""."""
 
     def is_empty(self) -> bool:
-        return not self.texts and not self.thoughts and not self.calls
+        return not self.texts and not self.thoughts and not self.calls and not self.details
 
     def append(self, later: _Assistant) -> None:
         self.path = later.path or self.path
         self.texts += later.texts
         self.thoughts += later.thoughts
+        self.details += later.details
+        self.extras.update(later.extras)
         for call in later.calls.values():
             self.call(call, later.path)
 
@@ -96,10 +111,14 @@ class _Note(Struct, frozen=True):
 
 
 def encode_messages(
-    request: MessagesRequest, quirks: Quirks, names: ToolNames, losses: Losses
+    request: MessagesRequest,
+    quirks: Quirks,
+    names: ToolNames,
+    losses: Losses,
+    unseal: Unseal = nothing_sealed,
 ) -> Conversation:
     """The messages for a server. Raises RequestError, with the path of the turn or block."""
-    system, sides = _sides(request, quirks, losses)
+    system, sides = _sides(request, quirks, losses, unseal)
     if not sides:
         raise RequestError("messages", "at least one message with content is required")
     writer = _Writer(quirks, names, losses)
@@ -126,7 +145,7 @@ def encode_messages(
 
 
 def _sides(
-    request: MessagesRequest, quirks: Quirks, losses: Losses
+    request: MessagesRequest, quirks: Quirks, losses: Losses, unseal: Unseal
 ) -> tuple[list[str], list[_User | _Assistant]]:
     """The system texts, and the turns with what is empty left out and neighbours of one side together."""
     system = _system(request, losses)
@@ -134,7 +153,7 @@ def _sides(
     for i, turn in enumerate(request.messages):
         path = f"messages.{i}"
         if turn.role == "assistant":
-            _join(turns, _assistant(turn, path, quirks, losses))
+            _join(turns, _assistant(turn, path, quirks, losses, unseal))
         elif turn.role == "user":
             _join(turns, _user(turn, path, quirks, losses))
         elif turns:
@@ -209,9 +228,10 @@ def _user(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> _User:
     return heard
 
 
-def _assistant(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> _Assistant:
+def _assistant(turn: Turn, path: str, quirks: Quirks, losses: Losses, unseal: Unseal) -> _Assistant:
     """The assistant's turn; whether its thinking is sent back is decided when its neighbours are known."""
     said = _Assistant()
+    extra: Any = None  # a call's state stands in the thinking block right before it
     for j, block in enumerate(turn.content):
         where = f"{path}.content.{j}"
         if isinstance(block, Text):
@@ -220,16 +240,33 @@ def _assistant(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> _Assist
         elif isinstance(block, Thinking):
             if block.thinking:
                 said.thoughts.append(block.thinking)
+            state = unseal(_signature(block))
+            if isinstance(state, dict):
+                said.details += state.get("reasoning_details") or []
+                extra = state.get("extra_content", extra)
+                if "message_extra_content" in state:
+                    said.extras[""] = state["message_extra_content"]
         elif isinstance(block, RedactedThinking):
             losses.ignore(where)
         elif isinstance(block, ToolUse):
             said.call(block, where)
             said.path = path
+            if extra is not None:
+                said.extras[block.id] = extra
+                extra = None
         elif isinstance(block, ToolResult):
             raise RequestError(where, "`tool_result` blocks can only be in `user` messages")
         else:
             said.texts += chat_content.spoken(block, where, quirks, losses)
     return said
+
+
+def _signature(block: Thinking) -> str:
+    """Foreign signatures are of any form and never an error."""
+    try:
+        return msgspec.json.decode(block.signature, type=str)
+    except msgspec.DecodeError:
+        return ""
 
 
 # --- Sides into messages --------------------------------------------------------------------------
@@ -259,19 +296,28 @@ class _Writer:
             reasoning = "\n".join(said.thoughts)
             for name in self._quirks.reasoning_fields_out:
                 message[name] = reasoning
+        if said.details:
+            message["reasoning_details"] = said.details
+        if "" in said.extras:
+            message["extra_content"] = said.extras[""]
         if said.calls:
             message["tool_calls"] = [
-                {
-                    "id": self._upstream_id(call.id),
-                    "type": "function",
-                    "function": {
-                        "name": self._names.sent(call.name),
-                        "arguments": chat_content.arguments(call),
-                    },
-                }
-                for call in said.calls.values()
+                self._call(call, said.extras.get(call.id)) for call in said.calls.values()
             ]
         self.messages.append(message)
+
+    def _call(self, call: ToolUse, extra: Any) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "id": self._upstream_id(call.id),
+            "type": "function",
+            "function": {
+                "name": self._names.sent(call.name),
+                "arguments": chat_content.arguments(call),
+            },
+        }
+        if extra is not None:
+            entry["extra_content"] = extra
+        return entry
 
     def user(self, side: _User, previous: _Assistant | None) -> None:
         """`previous` is what the assistant said right before (None: nothing, or the user spoke first)."""

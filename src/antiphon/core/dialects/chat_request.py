@@ -13,6 +13,7 @@ turn n+1 begins with the bytes of turn n and a server's prefix cache holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,15 +54,23 @@ class ChatRequest(Struct, frozen=True):
     tool_names: dict[str, str]
 
 
-def encode(request: MessagesRequest, quirks: Quirks, *, model: str | None = None) -> ChatRequest:
+def encode(
+    request: MessagesRequest,
+    quirks: Quirks,
+    *,
+    model: str | None = None,
+    unseal: chat_messages.Unseal = chat_messages.nothing_sealed,
+    pseudonym: Callable[[str], str] | None = None,
+) -> ChatRequest:
     """Write the body for a server with these quirks.
 
-    `model` is the upstream's name for it (None: the client's own). Raises RequestError for what the server
+    `model` is the upstream's name for it (None: the client's own); `unseal` opens what `core.seal` sealed;
+    `pseudonym` stands for a user's id where a server wants one (None: it gets none). Raises RequestError for what the server
     cannot take and what would be a lie to drop.
     """
     losses = Losses(request.ignored, request.degraded)
     tools = chat_tools.encode_tools(request, quirks, losses)
-    conversation = chat_messages.encode_messages(request, quirks, tools.names, losses)
+    conversation = chat_messages.encode_messages(request, quirks, tools.names, losses, unseal)
     stop = _stop(request, quirks, losses)
 
     body: dict[str, Any] = {"model": request.model if model is None else model}
@@ -81,6 +90,8 @@ def encode(request: MessagesRequest, quirks: Quirks, *, model: str | None = None
     if quirks.stream_usage != "none":
         body["stream_options"] = _STREAM_OPTIONS[quirks.stream_usage]
     body.update(quirks.members)
+    if quirks.user_field is not None and pseudonym is not None and request.user_id:
+        body[quirks.user_field] = pseudonym(request.user_id)
     _write_format(body, request, quirks, losses)
     _write_thinking(body, request, quirks, losses)
     if conversation.is_prefill:

@@ -31,6 +31,8 @@ class Quirks(Struct, frozen=True, kw_only=True):
     """`stream_options`: not known to it, usage at the end, or `continuous_usage_stats` as well."""
     members: Fields = ()
     """Members that every request to it carries."""
+    user_field: str | None = None
+    """Where it takes an end user's id; what is sent is a pseudonym, never the id itself."""
     response_format: bool = True
     """`response_format: json_schema` is understood."""
     images: Literal["any", "base64", "none"] = "any"
@@ -151,6 +153,7 @@ OPENAI = Quirks(
     name="openai",
     token_limit_field="max_completion_tokens",  # noqa: S106 - a name
     max_stop=4,
+    user_field="safety_identifier",
     reasoning_when="never",
     strict_tools=True,
     tool_name_limit=64,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta, Raw, Struct
 
 from antiphon.core.surfaces.messages.request_blocks import Block, Text, read_content
@@ -104,6 +105,7 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
     top_k: int | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
+    user_id: str | None = None
     ignored: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
 
@@ -154,6 +156,7 @@ def parse(body: bytes, *, counting: bool = False) -> MessagesRequest:
         top_k=wire.top_k,
         thinking=thinking,
         output_config=output_config,
+        user_id=_user_id(wire.metadata),
         ignored=tuple(unknown),
         degraded=tuple(degraded),
     )
@@ -254,6 +257,20 @@ def _system(system: str | list[Raw] | None, unknown: dict[str, None]) -> tuple[T
             raise RequestError(f"system.{i}.type", "Unexpected value; expected 'text'")
         texts.append(block)
     return tuple(texts)
+
+
+class _Metadata(Struct, frozen=True):
+    user_id: str | None = None
+
+
+def _user_id(metadata: Raw) -> str | None:
+    """Metadata cannot change the answer: what is odd in it is no reason to refuse."""
+    if metadata == NULL:
+        return None
+    try:
+        return msgspec.json.decode(metadata, type=_Metadata).user_id
+    except msgspec.DecodeError:
+        return None
 
 
 def _output_config(wire: _Body, unknown: dict[str, None]) -> OutputConfig:
