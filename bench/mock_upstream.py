@@ -5,7 +5,7 @@ rate share one timer, which spreads them evenly over their period, as sequences 
 come. It checks nothing of what it is asked. The mode stands in the model's name:
 
     paced     head, role and the first event at once, then events at RATE per second, COUNT in all (0: no end)
-    flood     as fast as the reader takes it
+    flood     as fast as the reader takes it: 2 MiB in large events, then small ones without end
     prefill   a head, then silence
     silent    nothing at all
 
@@ -151,8 +151,10 @@ class Upstream(asyncio.Protocol):
 
     def _flood(self) -> None:
         while self._flooding and not self._paused:
-            self._transport.write(wire.FLOOD)
-            totals.flooded += len(wire.FLOOD)
+            piece = wire.FLOOD_FILLING if self._position < wire.FLOOD_FILLINGS else wire.FLOOD
+            self._transport.write(piece)
+            self._position += 1
+            totals.flooded += len(piece)
 
     def pause_writing(self) -> None:
         self._paused = True

@@ -53,7 +53,11 @@ def _frame(delta: dict[str, str], finish: str | None = None, *, size: int = 0) -
 EVENTS = tuple(_chunk(_frame({"content": f" {word}"}, size=EVENT_SIZE)) for word in _WORDS)
 OPENING = _chunk(_frame({"role": "assistant", "content": ""}))
 ENDING = _chunk(_frame({}, "stop")) + _chunk(b"data: [DONE]\n\n") + LAST_CHUNK
-FLOOD = b"".join(EVENTS) * 4  # one write of the upstream that sends as fast as it can
+# One write each of the upstream that sends as fast as it can. The kernels hold some 3 MiB for a client
+# that does not read; large events fill that soon, then come small ones: those cost a proxy most to keep.
+FLOOD_FILLING = _chunk(_frame({"content": " reads" * 2700})) * 2
+FLOOD_FILLINGS = 72
+FLOOD = b"".join(EVENTS) * 4
 
 
 def script(mode: str, *, count: int = 0, rate: int = 0, number: int = 0) -> str:

@@ -32,7 +32,16 @@ DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "antiphon"
 
 # The folders in the order in which a reader should meet them; a folder that is not named comes last.
-FOLDERS = ("core", "core/dialects", "core/surfaces", "core/surfaces/messages", "server", "observe", "")
+FOLDERS = (
+    "core",
+    "core/dialects",
+    "core/surfaces",
+    "core/surfaces/messages",
+    "server",
+    "observe",
+    "check",
+    "",
+)
 
 _SECTION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
 

@@ -46,4 +46,6 @@ def pytest_make_collect_report(collector):
 def pytest_terminal_summary(terminalreporter):
     reasons = Counter(map(_reason, terminalreporter.stats.get("skipped", [])))
     for reason, count in sorted(reasons.items()):
-        terminalreporter.write_line(f"left out: {reason} ({count} test{'s' if count > 1 else ''})", yellow=True)
+        terminalreporter.write_line(
+            f"left out: {reason} ({count} test{'s' if count > 1 else ''})", yellow=True
+        )

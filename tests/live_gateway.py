@@ -91,7 +91,17 @@ def simulator(folder: Path, *options: str) -> Iterator[SimulatorProcess]:
 def gateway(folder: Path, upstream: str, *options: str) -> Iterator[GatewayProcess]:
     """`antiphon serve` on a free port with `upstream` (a base URL) behind it and its default limits."""
     log = folder / "gateway.err"
-    arguments = ["serve", "--upstream", upstream, "--port", "0", "--log-json", "--log-level", "debug", *options]
+    arguments = [
+        "serve",
+        "--upstream",
+        upstream,
+        "--port",
+        "0",
+        "--log-json",
+        "--log-level",
+        "debug",
+        *options,
+    ]
     with _antiphon(arguments, folder / "gateway") as output:
         process = GatewayProcess(_announced(output, r"http://[\d.:]+"), log)
         wait_until(lambda: _healthy(process.base_url), "healthy gateway")

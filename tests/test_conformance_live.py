@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from live_gateway import free_port, gateway
 from pipeline import CORPUS, HERE
 

@@ -6,6 +6,7 @@ import http.client
 import json
 
 import pytest
+
 from live_gateway import gateway, simulator
 from pipeline import DATA, judge, run
 from recording_upstream import RecordingUpstream
@@ -34,7 +35,10 @@ def scripted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bodies(tmp_path_factory):
     """What reached the upstream for each turn, in order."""
-    with RecordingUpstream() as upstream, gateway(tmp_path_factory.mktemp("bytes"), upstream.base_url) as antiphon:
+    with (
+        RecordingUpstream() as upstream,
+        gateway(tmp_path_factory.mktemp("bytes"), upstream.base_url) as antiphon,
+    ):
         for turn in TURNS:
             status, _, body = post(antiphon.base_url, turn)
             assert status == 200, body

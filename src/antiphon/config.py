@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Annotated, get_type_hints
+from typing import Annotated, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,6 +20,9 @@ MIB = 1024 * 1024
 Seconds = Annotated[float, Meta(gt=0)]
 Bytes = Annotated[int, Meta(ge=1024)]
 Count = Annotated[int, Meta(ge=1)]
+
+PdfMode: TypeAlias = Literal["text", "images", "refuse"]
+"""What becomes of a PDF: its text, its pages as images where the server takes any (else text), or a 400."""
 
 
 class ConfigError(Exception):
@@ -112,6 +115,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     upstream: UpstreamSettings | None = None  # None: the embedded ones
     limits: Limits = Limits()
     strict: bool = False
+    pdf: PdfMode = "text"
     log_level: str = "info"
     log_json: bool = False
 

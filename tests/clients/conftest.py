@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+
 from clients import sdk_driver
 from live_gateway import GatewayProcess, SimulatorProcess, gateway, simulator
 from recording_upstream import RecordingUpstream
@@ -40,7 +41,10 @@ def scripted(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def _recording(tmp_path_factory):
-    with RecordingUpstream() as upstream, gateway(tmp_path_factory.mktemp("recorded"), upstream.base_url) as antiphon:
+    with (
+        RecordingUpstream() as upstream,
+        gateway(tmp_path_factory.mktemp("recorded"), upstream.base_url) as antiphon,
+    ):
         yield Recorded(antiphon, upstream)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.server import upstream
 from antiphon.server.upstream import Call, UpstreamPool
 from server.raw_server import Peer, RawServer, Recorder, on_both_loops, pool_for, raw_server, sockets, until
 
@@ -309,6 +310,46 @@ async def test_a_repeat_that_cannot_connect_is_lost() -> None:
         assert heard.heard == ["open", "lost"]
         assert heard.failure and (heard.failure.kind, heard.failure.before_response) == ("connect", True)
         await pool.aclose()
+
+
+@on_both_loops
+async def test_a_request_is_kept_only_as_long_as_it_may_be_repeated() -> None:
+    async with raw_server() as server, pool_for(server) as pool:
+        heard = Recorder()
+        call = pool.post("/chat/completions", b"{}", heard)
+        peer = await server.accept()
+        await peer.request()
+        assert call._body == b""  # fresh: never repeated
+        peer.send(SHORT)
+        await heard.over()
+        heard = Recorder()
+        call = pool.post("/chat/completions", b"{}", heard)
+        await peer.request()
+        assert call._body == b"{}"
+        peer.send(CHUNKED)
+        await heard.hears("head")
+        assert call._body == b""
+
+
+@on_both_loops
+async def test_a_fresh_connection_that_dies_before_the_request_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with raw_server() as server, pool_for(server) as pool:
+        whole_dial = upstream.dial
+
+        async def slow_dial(*arguments: Any) -> Any:
+            connection = await whole_dial(*arguments)
+            (await server.accept()).finish()
+            await until(lambda: connection._transport is None)
+            return connection
+
+        monkeypatch.setattr(upstream, "dial", slow_dial)
+        heard = Recorder()
+        pool.post("/chat/completions", b"{}", heard)
+        await heard.over()
+        assert heard.heard == ["lost"]
+        assert heard.failure and (heard.failure.kind, heard.failure.before_response) == ("reset", True)
 
 
 # --- Abort ----------------------------------------------------------------------------------------

@@ -62,6 +62,14 @@ def test_an_empty_body_is_the_same_in_every_encoding() -> None:
         assert decoded(encoding) == b""
 
 
+def test_nothing_is_held_back_that_zlib_could_give() -> None:
+    # Long repeats: at some cut zlib has used all its input and still has more output than one step.
+    packed = gzip.compress(bytes(STEP + 2000))
+    for cut in range(len(packed)):
+        known = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(packed[:cut])
+        assert b"".join(Inflater(gzip=True).decode(packed[:cut])) == known
+
+
 def test_a_flushed_piece_comes_out_whole() -> None:
     packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
     decoder = Inflater(gzip=True)

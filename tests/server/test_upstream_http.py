@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
+import struct
 import zlib
 from typing import Any
 
 import pytest
 
+from antiphon.server import upstream_encoding
 from antiphon.server.upstream_http import WRITE_PIECE, Connection
 from server.raw_server import Peer, Recorder, leftovers, on_both_loops, pool_for, raw_server, until
 
@@ -115,13 +118,21 @@ async def test_a_redirect_is_an_answer_like_any_other() -> None:
 class FakeTransport(asyncio.Transport):
     """Takes everything, sends nothing."""
 
+    def __init__(self, *, closing: bool = False, unsent: int = 0) -> None:
+        self.closing = closing
+        self.unsent = unsent
+        self.aborted = False
+
     def write(self, data: Any) -> None: ...
-    def abort(self) -> None: ...
+
+    def abort(self) -> None:
+        self.aborted = True
+
     def is_closing(self) -> bool:
-        return False
+        return self.closing
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
 
 class Ignore:
@@ -131,13 +142,13 @@ class Ignore:
         return lambda *_, **__: self.__dict__.__setitem__("last", name)
 
 
-def transcript(*reads: bytes) -> tuple[Any, ...]:
-    """What a listener hears of one response, whatever the reads were. Runs without a socket."""
+def transcript(*reads: bytes, transport: FakeTransport | None = None) -> tuple[Any, ...]:
+    """What a listener and, last, the owner hear of one response. Runs without a socket."""
     loop = asyncio.new_event_loop()
     try:
         heard, owner = Recorder(), Ignore()
         connection = Connection(loop, owner, max_header_bytes=4096)
-        connection.connection_made(FakeTransport())
+        connection.connection_made(transport or FakeTransport())
         connection.start(Ignore(), heard, b"", b"", reused=False, paused=False)
         for read in reads:
             connection.data_received(read)
@@ -201,6 +212,28 @@ async def test_bytes_behind_the_message_are_not_heard_and_end_the_connection(sur
     assert heard.heard == ["open", "head", "body", "end", "read"]
     assert heard.body == b"ok"
     assert not kept
+
+
+@pytest.mark.parametrize(
+    ("transport", "owner_hears"),
+    [(FakeTransport(), "free"), (FakeTransport(unsent=1), "dead"), (FakeTransport(closing=True), "dead")],
+    ids=["sound", "request still in the transport", "transport closing"],
+)
+def test_a_connection_is_kept_only_if_its_transport_is_done(
+    transport: FakeTransport, owner_hears: str
+) -> None:
+    assert transcript(OK + b"Content-Length: 2\r\n\r\nok", transport=transport)[3:] == (b"ok", owner_hears)
+    assert transport.aborted == (owner_hears == "dead")
+
+
+def test_a_connection_that_is_made_after_its_abort_is_closed() -> None:
+    loop = asyncio.new_event_loop()
+    connection = Connection(loop, Ignore(), max_header_bytes=4096)
+    connection.abort()
+    transport = FakeTransport()
+    connection.connection_made(transport)
+    loop.close()
+    assert transport.aborted
 
 
 # --- Failures -------------------------------------------------------------------------------------
@@ -447,6 +480,21 @@ async def test_a_body_that_cannot_be_decoded_is_lost_after_its_head(answer: byte
 
 
 @on_both_loops
+async def test_the_bound_of_a_compressed_body_is_for_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream_encoding, "MAX_FROM_ONE_READ", 100_000)
+    async with raw_server() as server, pool_for(server) as pool:
+        heard = Recorder()
+        pool.post("/chat/completions", b"{}", heard)
+        peer = await server.accept()
+        await peer.answer(OK + b"Content-Encoding: gzip\r\n\r\n")
+        packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+        for size in (80_000, 160_000, 240_000):
+            peer.send(packer.compress(bytes(80_000)) + packer.flush(zlib.Z_SYNC_FLUSH))
+            await heard.until(lambda: len(heard.body) == size or heard.failure is not None)  # noqa: B023  awaited in the same round
+        assert heard.failure is None
+
+
+@on_both_loops
 async def test_a_compressed_body_that_ends_with_the_connection_must_be_whole() -> None:
     packed = gzip.compress(b"hello")
     heard, _ = await exchange(OK + b"Content-Encoding: gzip\r\n\r\n" + packed, then="finish")
@@ -525,12 +573,34 @@ async def test_the_request_of_an_early_answer_stays_stopped_while_the_answer_goe
         received = 0
         while transport.get_write_buffer_size():
             received += len(await peer.reader.read(1024 * 1024))
-        assert received < len(LARGE)
         peer.send(b"too large")
         await heard.over()
         assert heard.body == b"too large"
         assert pool.statistics().idle == 0  # the server still waits for the rest
-        await peer.gone()
+        while piece := await peer.reader.read(1024 * 1024):
+            received += len(piece)
+        assert received < len(LARGE)
+
+
+@on_both_loops
+async def test_a_large_request_on_a_connection_that_was_just_reset_is_lost_quietly() -> None:
+    async with raw_server() as server:
+        listening = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with pool_for(server, base_url=url) as pool:
+            heard = Recorder()
+
+            def reset() -> None:
+                accepted, _ = listening.accept()
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                accepted.close()
+
+            heard.do["open"] = reset
+            pool.post("/chat/completions", LARGE, heard)
+            await heard.over()
+            assert heard.heard == ["open", "lost"]
+            assert heard.kind == "reset"
+        listening.close()
 
 
 # --- Listeners that raise -------------------------------------------------------------------------

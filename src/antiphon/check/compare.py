@@ -50,7 +50,7 @@ def _equal(want: Any, got: Any, model: str) -> bool:
 
 def _wild(word: str, got: object, model: str) -> bool:
     if word.startswith("int"):
-        return is_count(got)
+        return is_count(got) and got >= (">" in word)  # `<int > 0>` is one that was counted
     if word.startswith("msg_"):
         return isinstance(got, str) and got.startswith("msg_")
     if word.startswith("toolu_"):

@@ -71,7 +71,7 @@ def fold(events: Iterable[object]) -> Folded:
                 kind = delta.get("type")
                 if kind == "input_json_delta":
                     arguments[at] += as_text(delta.get("partial_json"))
-                elif kind in _TEXT_OF:
+                elif isinstance(kind, str) and kind in _TEXT_OF:
                     name = _TEXT_OF[kind]
                     held.content[at][name] = as_text(held.content[at].get(name)) + as_text(delta.get(name))
             case "content_block_stop":
@@ -109,7 +109,7 @@ def _parsed(text: str) -> Any:
 def remarks(held: Folded) -> list[str]:
     """What is legal in this stream and will still surprise its reader."""
     out = [
-        f"The arguments of tool {block.get('name')} are not a whole JSON object: SDKs raise or see an empty input."
+        f"The arguments of tool {block.get('name')} are not a whole JSON object: SDKs raise or see {{}}."
         for block in held.content
         if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict)
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -101,8 +102,8 @@ class Player:
             raise CannotRun(f"no gateway answers at {self._base}: {_words(error)}") from error
         if not self._upstream.requests:
             raise CannotRun(
-                f"the gateway answered HTTP {answer.status} without asking the upstream that this check is."
-                f" Start it with its upstream at {self._upstream.base_url} and let any model name through."
+                f"the gateway answered HTTP {answer.status} and did not ask {self._upstream.base_url}, which"
+                " this check plays. Start it with that upstream, and let any model name through."
                 f" It said: {answer.text}"
             )
 
@@ -236,12 +237,10 @@ def judge_http(
         return f"the body is not JSON: {answer.text}"
     if not answer.headers.get("content-type", "").startswith("application/json"):
         return f"the content type is {answer.headers.get('content-type')!r}, not application/json"
-    header = answer.headers.get("request-id")
-    if request_id and not (header and body.get("request_id") == header):
-        return f"the request-id header is {header!r}, in the body it is {body.get('request_id')!r}"
     return (
         _body_difference(expected.get("body"), body, answer)
         or _shape_difference(expected.get("body_shape") or {}, body)
+        or (_request_id_difference(body, answer) if request_id else None)
         or _header_difference(expected.get("headers") or {}, answer.headers, trigger.get("headers") or {})
     )
 
@@ -269,6 +268,11 @@ def _shape_difference(shape: Mapping[str, Any], body: dict[str, Any]) -> str | N
     return None
 
 
+def _request_id_difference(body: dict[str, Any], answer: Answer) -> str | None:
+    header, inside = answer.headers.get("request-id"), body.get("request_id")
+    return None if header and inside == header else f"the request-id header is {header!r}, in the body {inside!r}"
+
+
 def _header_difference(
     want: Mapping[str, str], got: Mapping[str, str], upstream: Mapping[str, str]
 ) -> str | None:
@@ -280,4 +284,6 @@ def _header_difference(
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno:  # aiohttp's own text repeats the address
+        return os.strerror(error.errno)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

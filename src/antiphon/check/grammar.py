@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from antiphon.check.rules import Violation
 
@@ -93,7 +93,7 @@ def judge(events: Iterable[object], *, prefix: bool = False) -> list[Violation]:
 # --- Values that both a stream and a whole message carry ---------------------------------------------
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """A whole number, 0 or more; true and 1.0 are none."""
     return type(value) is int and value >= 0
 

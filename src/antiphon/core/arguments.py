@@ -4,8 +4,8 @@ Owns the scanner and nothing else. It never repairs and never rejects: it only t
 become one whole object, and where that object ended.
 
     scan = ArgumentScanner()
-    scan.feed('{"a": "}')   -> None          (not whole)
-    scan.feed('"} {')       -> 2             (whole after two characters of this fragment)
+    scan.feed('{"a": "}')   -> 8      all of it was taken, scan.whole is False
+    scan.feed('"} {')       -> 2      scan.whole is True, what follows was not taken
 """
 
 from __future__ import annotations
@@ -18,92 +18,107 @@ import msgspec
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
 
-# Text beyond this is not kept for the syntax check: depth alone decides then.
+# Text beyond this is not kept for the syntax check (in characters): depth alone decides then.
 KEPT = 1024 * 1024
 
 
 class ArgumentScanner:
     """Depth, in-string and escape, over fragments cut anywhere."""
 
-    __slots__ = ("_depth", "_escaped", "_in_string", "blank", "hopeless", "kept", "whole")
+    __slots__ = (
+        "_depth",
+        "_escaped",
+        "_in_string",
+        "_kept",
+        "_size",
+        "bare",
+        "blank",
+        "hopeless",
+        "text",
+        "whole",
+    )
 
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = False
         self._escaped = False
+        self._kept: list[str] = []
+        self._size = 0
         self.blank = True  # nothing but white space so far
-        self.whole = False
-        self.hopeless = False  # can never become an object
-        self.kept: list[str] | None = []
+        self.whole = False  # one JSON object, and nothing behind it
+        self.bare = False  # that object is `{}`: perhaps only a placeholder
+        self.hopeless = False  # can never become one
+        self.text: str | None = None  # the whole object's own text, unless it grew past `KEPT`
 
-    @property
-    def text(self) -> str | None:
-        """All that was fed, or None where it grew past `KEPT`."""
-        return None if self.kept is None else "".join(self.kept)
+    def feed(self, text: str, start: int = 0) -> int:
+        """Take `text` from `start` on; return where the taken part ends.
 
-    def feed(self, fragment: str) -> int | None:
-        """Take a fragment; return the length of it that completed the object, or None.
-
-        What follows that length was not taken.
+        That is the end of the text, unless the object became whole before it. Not to be called any more
+        once it is whole.
         """
-        end = None if self.hopeless else self._scan(fragment)
-        taken = fragment if end is None else fragment[:end]
-        if self.kept is not None:
-            self.kept.append(taken)
-            if len(self.kept) % 64 == 0 and sum(map(len, self.kept)) > KEPT:
-                self.kept = None
-        if end is not None:
-            # Balanced brackets are not yet JSON; what is not JSON is no order to run a tool.
-            if self.kept is not None and not is_object("".join(self.kept)):
-                self.hopeless = True
-                rest = fragment[end:]
-                if rest:
-                    self.kept.append(rest)
-                return None
-            self.whole = True
+        if self.hopeless:
+            return len(text)
+        end = self._scan(text, start)
+        if self.hopeless:
+            return len(text)
+        self._keep(text[start:end])
+        if end is None:
+            return len(text)
+        if self._size <= KEPT:
+            whole = "".join(self._kept).lstrip()
+            # Balanced brackets are not yet JSON, and what is not JSON is no order to run a tool.
+            if not is_object(whole):
+                self._give_up()
+                return len(text)
+            self.text = whole
+            self.bare = not whole[1:-1].strip()
+        self._kept.clear()
+        self.whole = True
         return end
 
-    def spoil(self, fragment: str) -> None:
+    def spoil(self) -> None:
         """Something that is no white space followed the whole object: it is none any more."""
-        self.whole = False
-        self.hopeless = True
-        if self.kept is not None:
-            self.kept.append(fragment)
+        self.whole = self.bare = False
+        self.text = None
+        self._give_up()
 
-    def _scan(self, fragment: str) -> int | None:
-        position, length = 0, len(fragment)
-        if self._depth == 0:
-            while position < length and fragment[position].isspace():
+    def _give_up(self) -> None:
+        self.hopeless = True
+        self._kept.clear()
+
+    def _keep(self, piece: str) -> None:
+        self._size += len(piece)
+        if self._size <= KEPT:
+            self._kept.append(piece)
+        else:
+            self._kept.clear()
+
+    def _scan(self, text: str, position: int) -> int | None:
+        """Where the bracket stands that closes the object, plus one; None if it does not."""
+        length = len(text)
+        if self.blank:
+            while position < length and text[position].isspace():
                 position += 1
             if position == length:
                 return None
             self.blank = False
-            if fragment[position] != "{":
-                self.hopeless = True
+            if text[position] != "{":
+                self._give_up()
                 return None
-        if self._escaped:
+        if self._escaped and position < length:
             self._escaped = False
-            position = 1
+            position += 1
         while position < length:
-            if self._in_string:
-                found = _INSIDE.search(fragment, position)
-                if found is None:
-                    return None
-                position = found.end()
-                if found.group() == '"':
-                    self._in_string = False
-                elif position == length:
-                    self._escaped = True
-                else:
-                    position += 1
-                continue
-            found = _OUTSIDE.search(fragment, position)
+            found = (_INSIDE if self._in_string else _OUTSIDE).search(text, position)
             if found is None:
                 return None
             position = found.end()
             mark = found.group()
             if mark == '"':
-                self._in_string = True
+                self._in_string = not self._in_string
+            elif mark == "\\":
+                self._escaped = position == length
+                position += 1
             elif mark in "{[":
                 self._depth += 1
             else:
@@ -114,12 +129,17 @@ class ArgumentScanner:
 
 
 def is_object(text: str) -> bool:
-    """Is the text one JSON object? Lone surrogate escapes are allowed, as json.loads allows them."""
+    """Is the text one JSON object? Lone surrogate escapes are allowed, NaN and its like are not."""
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         pass
     try:
-        return isinstance(json.loads(text), dict)
+        # str: whatever the size of a number, it is only looked at
+        return isinstance(json.loads(text, parse_constant=_refuse, parse_int=str), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

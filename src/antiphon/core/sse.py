@@ -17,59 +17,57 @@ Frame: TypeAlias = tuple[bytes, bytes]
 """(event name or b"", data with its lines joined by LF)."""
 
 MAX_FRAME = 16 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
-
-
-class FrameTooLargeError(Exception):
-    """One frame grew past its limit: the upstream is broken or hostile. Nothing more can be decoded."""
+BOM = b"\xef\xbb\xbf"
 
 
 class SseDecoder:
-    """An incremental decoder. `max_frame` is in bytes, for one frame with all its lines."""
+    """An incremental decoder. `max_frame` is in bytes, for one frame's data lines and a line without end.
 
-    __slots__ = ("_after_cr", "_bom", "_data", "_event", "_max", "_size", "_tail")
+    `overflow`: a frame grew past that, the upstream is broken or hostile. Nothing more is decoded.
+    """
+
+    __slots__ = ("_after_cr", "_bom", "_data", "_event", "_max", "_size", "_tail", "_tail_size", "overflow")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self.overflow = False
         self._max = max_frame
         self._tail: list[bytes] = []  # pieces of a line whose end has not come
+        self._tail_size = 0
         self._data: list[bytes] = []
+        self._size = 0  # of `_data`
         self._event = b""
-        self._size = 0  # bytes held for the current frame
         self._after_cr = False
         self._bom: bytes | None = b""  # what may still be the start of a BOM; None once decided
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Take the next bytes of the body and return the frames that they complete.
-
-        Raises FrameTooLargeError.
-        """
+        """Take the next bytes of the body and return the frames that they complete."""
         if self._bom is not None:
             chunk = self._strip_bom(chunk)
         if self._after_cr or b"\r" in chunk:
             chunk = self._unify_line_ends(chunk)
-        if not chunk:
-            return []
         lines = chunk.split(b"\n")
-        if len(lines) == 1:
-            self._hold(chunk)
-            return []
-        if self._tail:
+        rest = lines.pop()
+        frames: list[Frame] = []
+        if lines and self._tail:
             self._tail.append(lines[0])
             lines[0] = b"".join(self._tail)
             self._tail.clear()
-        rest = lines.pop()
-        frames: list[Frame] = []
+            self._tail_size = 0
         for line in lines:
             if line:
                 self._take_line(line)
-            else:
-                if self._data:
-                    frames.append((self._event, b"\n".join(self._data)))
-                    self._data.clear()
-                self._event = b""
+            elif self.overflow:
+                break
+            elif self._data:
+                frames.append((self._event, b"\n".join(self._data)))
+                self._data.clear()
                 self._size = 0
-        if rest:
-            self._hold(rest)
+                self._event = b""
+            else:
+                self._event = b""
+        if rest and self._fits(self._tail_size + len(rest)):
+            self._tail.append(rest)
+            self._tail_size += len(rest)
         return frames
 
     def flush(self) -> list[Frame]:
@@ -81,46 +79,45 @@ class SseDecoder:
             line = b"".join(self._tail)
             self._tail.clear()
             self._take_line(line)
-        if not self._data:
+        if not self._data or self.overflow:
             return []
         frame = (self._event, b"\n".join(self._data))
         self._data.clear()
         return [frame]
 
-    def _hold(self, piece: bytes) -> None:
-        self._tail.append(piece)
-        self._size += len(piece)
-        if self._size > self._max:
-            raise FrameTooLargeError
+    def _fits(self, more: int) -> bool:
+        if self._size + more > self._max:
+            self.overflow = True
+            self._data.clear()
+            self._tail.clear()
+        return not self.overflow
 
     def _take_line(self, line: bytes) -> None:
         if line.startswith(b"data:"):
-            value = line[6:] if line[5:6] == b" " else line[5:]
-            self._data.append(value)
-            # what was held of this line is counted twice for a moment: the limit is coarse on purpose
-            self._size += len(value)
-            if self._size > 2 * self._max:
-                raise FrameTooLargeError
+            if self._fits(len(line)):
+                self._size += len(line)
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif line.startswith(b"event:"):
             self._event = line[6:].strip()
-        elif line == b"data":
+        elif line == b"data" and self._fits(len(line)):
+            self._size += len(line)
             self._data.append(b"")
+        elif line == b"event":
+            self._event = b""
 
     def _strip_bom(self, chunk: bytes) -> bytes:
         head = (self._bom or b"") + chunk
-        if len(head) < len(_BOM) and _BOM.startswith(head):
+        if len(head) < len(BOM) and BOM.startswith(head):
             self._bom = head
             return b""
         self._bom = None
-        return head.removeprefix(_BOM)
+        return head.removeprefix(BOM)
 
     def _unify_line_ends(self, chunk: bytes) -> bytes:
-        # A CR ends its line at once; the LF that may open the next read belongs to it.
+        """LF alone. A CR ends its line at once; the LF that may open the next read belongs to it."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
-            if not chunk:
-                return chunk
         if chunk.endswith(b"\r"):
             self._after_cr = True
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -270,12 +270,14 @@ class Exchange:
 
     async def _serve_whole(self, send: Send) -> None:
         """A whole message, or an honest error. Nothing was promised before this."""
-        body = self._fold.message() if self._fold is not None else None
-        if body is not None:
-            await respond(send, 200, body, self._headers())
-            self._sent_status = 200
-            return
-        fault = (self._fold.fault if self._fold is not None else None) or self._stream.fault
+        fault = self._stream.fault
+        if fault is None and self._fold is not None:
+            body = self._fold.message()
+            if body is not None:
+                await respond(send, 200, body, self._headers())
+                self._sent_status = 200
+                return
+            fault = self._fold.fault
         await self._refuse(send, fault or own_faults.internal(self.job.request_id))
 
     async def _refuse(self, send: Send, fault: Fault) -> None:

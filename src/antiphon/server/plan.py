@@ -1,7 +1,6 @@
 """From the bytes of a client's request to a plan: which upstream, with which body.
 
-Pure, and picklable from end to end: a body that is small is planned where it arrived, a large one in a
-worker process (server.heavy).
+Pure, and picklable from end to end: where a body is planned is server.planning's decision.
 
     Planner(table, sealer).plan(body)   -> Plan(upstream="local", model="smollm2", ...), or a Fault
 """
@@ -13,6 +12,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from antiphon.core.dialects.chat_request import ChatRequest, encode
+from antiphon.core.dialects.documents import ReadPdf, open_documents
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
@@ -43,15 +43,18 @@ class Planner(Struct, frozen=True):
     table: RouteTable
     sealer: Sealer
 
-    def plan(self, body: bytes, counting: bool = False) -> Plan | Fault:
+    def plan(self, body: bytes, counting: bool = False, read_pdf: ReadPdf | None = None) -> Plan | Fault:
         """What a request asks for, or why it is refused. Never raises for anything in the body.
 
-        `counting`: it is a body of `count_tokens`.
+        `counting`: it is a body of `count_tokens`. `read_pdf` opens its PDFs, and what that raises beside
+        UnreadableError comes out here; None: PDFs are refused.
         """
         try:
             request = parse(body, counting=counting)
             route = self.table.find(request.model)
             quirks = by_name(route.profile)
+            if read_pdf is not None:
+                request = open_documents(request, read_pdf, images=quirks.images != "none")
             sends = route.sends or request.model
             write = partial(
                 encode,

@@ -68,14 +68,14 @@ def decoder_for(content_encoding: str) -> Decoder | None:
 
 
 class Inflater:
-    """gzip, one member or several in a row, or deflate with or without its zlib wrapper."""
+    """gzip, or deflate with or without its zlib wrapper; one stream or several in a row."""
 
     __slots__ = ("_gzip", "_produced", "_stream")
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
         self._produced = 0
-        self._stream: zlib._Decompress | None = None  # None: between two members, a good place to end
+        self._stream: zlib._Decompress | None = None  # None: between two streams, a good place to end
 
     def begin_read(self) -> None:
         self._produced = 0
@@ -103,8 +103,6 @@ class Inflater:
             if self._stream.eof:
                 data = self._stream.unused_data
                 pending = False
-                if data and not self._gzip:
-                    raise EncodingError("the compressed response body is followed by something else")
                 self._stream = None
             else:
                 data = self._stream.unconsumed_tail

@@ -188,8 +188,6 @@ class Connection(asyncio.Protocol):
     def release(self, settle: float) -> None:
         """Nobody listens any longer; the connection lives on if its message ends in `settle` seconds."""
         self._caller = self._listener = None
-        if self._complete:  # inside `on_end` or its `on_read`: the end of this read sees to it
-            return
         hopeless = self._headers is None and not self._reusable
         if self.state is not State.BUSY or self._rest is not None or hopeless:
             self.abort()
@@ -288,7 +286,7 @@ class Connection(asyncio.Protocol):
             self._rest = rest
 
     # --- What the parser says ---------------------------------------------------------------------
-    # After `abort` in the middle of a read the parser goes on to the read's end: `_parser` is None then.
+    # After `abort` in the middle of a read the parser goes on to the read's end; nobody listens then.
 
     def on_message_begin(self) -> None:
         if self._complete:
@@ -321,9 +319,9 @@ class Connection(asyncio.Protocol):
         coding = headers.get("transfer-encoding")
         if coding is not None and coding.strip().lower() != "chunked":
             raise EncodingError("the response has a transfer-encoding other than chunked")
-        if status not in {204, 304}:  # those two never have a body, whatever their headers say
-            self._ends_with_eof = coding is None and "content-length" not in headers
-            self._decoder = decoder_for(headers.get("content-encoding", ""))
+        # Not so for 204 and 304, which have no body: the parser ends them right behind their head.
+        self._ends_with_eof = coding is None and "content-length" not in headers
+        self._decoder = decoder_for(headers.get("content-encoding", ""))
         # An answer before the request was sent: what is left of it will not be, so that the upstream
         # cannot find the next request's beginning.
         self._reusable = self._rest is None and version == "1.1" and parser.should_keep_alive()
@@ -348,8 +346,6 @@ class Connection(asyncio.Protocol):
                 return
 
     def on_message_complete(self) -> None:
-        if self._parser is None:
-            return
         if self._interim:
             self._interim = False
             return

@@ -80,6 +80,31 @@ def test_text_documents_are_written_out():
     assert [part["type"] for part in parts] == ["text", "text", "image_url", "text"]
 
 
+@pytest.mark.parametrize("media_type", ["text/plain", "text/Markdown", "application/json", "application/ld+json"])
+def test_texts_as_base64_are_written_out(media_type):
+    block = document(type="base64", media_type=media_type, data="RMOpIDE=")
+    assert sent(user(block)) == [said("<document>\nDé 1\n</document>")]
+    assert sent(user("q"), assistant(block), user("b"))[1]["content"] == "<document>\nDé 1\n</document>"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [({}, "Field required"), ({"data": 3}, "Input should be a valid string")]
+)
+def test_a_document_without_data(data, said):
+    block = document(type="base64", media_type="application/pdf", **data)
+    assert refusal(user(block)) == f"messages.0.content.0.source.data: {said}"
+
+
+def test_documents_inside_a_tools_result():
+    plain = document(type="text", media_type="text/plain", data="D") | {"title": "T"}
+    mixed = document(type="content", content=[text("E"), picture()])
+    out = sent(user("q"), assistant(call()), user(result("a", [plain, mixed])))
+    assert out[2]["content"] == (
+        "<document>\n<title>T</title>\nD\n</document>\n<document>\nE\n[image]\n</document>"
+    )
+    assert [part["type"] for part in out[3]["content"]] == ["image_url"]
+
+
 def test_citations_that_nobody_makes_are_degraded():
     plain = document(type="text", media_type="text/plain", data="D")
     assert outcome(user(plain | {"citations": {"enabled": True}})).degraded == (
@@ -92,8 +117,15 @@ def test_citations_that_nobody_makes_are_degraded():
     ("block", "named"),
     [
         (document(type="base64", media_type="application/pdf", data="JVBERi0="), "application/pdf"),
-        (document(type="url", url="https://e.x/a.pdf"), "url"),
-        (document(type="file", file_id="f"), "file"),
+        (document(type="base64", media_type="application/msword", data="AA=="), "application/msword"),
+        (document(type="base64", data="AA=="), "base64"),
+        (document(type="base64", media_type="text/plain", data="A"), "text/plain: its data is not"),
+        (document(type="base64", media_type="text/plain", data="/w=="), "text/plain: its data is not"),
+        (document(type="base64", media_type="text/plain", data="\u00e9"), "text/plain: its data is not"),
+        (document(type="url", url="https://e.x/a.pdf"), "a url source is not fetched"),
+        (document(type="url", media_type="application/pdf", url="https://e.x/a"), "application/pdf: a url source"),
+        (document(type="file", file_id="f"), "a file source is not fetched"),
+        (document(type="new"), "new"),
     ],
 )
 def test_a_document_that_cannot_be_read_is_refused_by_name(block, named):

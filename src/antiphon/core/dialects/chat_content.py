@@ -1,21 +1,25 @@
 r"""What one content block becomes in a Chat Completions message: text, an image, or a refusal by name.
 
 Owns the single block; the order of messages is `chat_messages`'. Content that the model would answer about
-is never left out: what no upstream can take (a PDF, an image for a text server, a block that nobody knows)
-is a RequestError with the block's path. In the assistant's own history nothing is refused, because that
-would make a conversation unusable: what has text is kept as text, the rest is reported as degraded.
+is never left out: what no upstream can take (a PDF that nobody opened, an image for a text server, a block
+that nobody knows) is a RequestError with the block's path. In the assistant's own history nothing is refused,
+because that would make a conversation unusable: what has text is kept as text, the rest is reported as
+degraded. PDFs are opened before (`documents`) and arrive here as documents with content.
 
     pieces(Document(Source("text", data='"DOC"')), ...) -> ["<document>\nDOC\n</document>"]
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
+from antiphon.core.dialects.documents import is_pdf
 from antiphon.core.surfaces.messages.request import RequestError
 from antiphon.core.surfaces.messages.request_blocks import (
     Block,
@@ -46,6 +50,8 @@ _FALLBACK = "fallback"
 _COMPACTION = "compaction"
 # Members that no model reads: sealed values, file ids, and the block's own bookkeeping.
 _SEALED = re.compile(r"encrypted_.*|signature|cache_control|caller|type|id|tool_use_id|file_id|data")
+# Texts that some clients send as base64; the API itself takes only PDFs so.
+_TEXT_TYPE = re.compile(r"(?i:text/[a-z0-9.+-]+|application/(?:[a-z0-9.-]+\+)?(?:json|xml|yaml))")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+")
 _STRING = msgspec.json.Decoder(str)
 _IMAGE_MARK = "[image]"
@@ -148,8 +154,7 @@ def _document(block: Document, path: str, quirks: Quirks, losses: Losses) -> lis
         for k, each in enumerate(source.content):
             inner += pieces(each, f"{path}.source.content.{k}", quirks, losses)
     else:
-        kind = source.media_type or f"of source type '{source.type}'"
-        raise RequestError(path, f"document {kind[:64]} is not supported: send its text instead")
+        inner.append(_encoded_text(source, path))
     head = ["<document>"]
     if block.title:
         head.append(f"<title>{block.title}</title>")
@@ -158,6 +163,26 @@ def _document(block: Document, path: str, quirks: Quirks, losses: Losses) -> lis
     if all(isinstance(piece, str) for piece in inner):
         return ["\n".join([*head, *(piece for piece in inner if isinstance(piece, str)), "</document>"])]
     return ["\n".join(head), *inner, "</document>"]
+
+
+def _encoded_text(source: Source, path: str) -> str:
+    """The text of a base64 source, if it is one. Raises RequestError that names the document's kind."""
+    kind = f"document {(source.media_type or f'of source type {source.type!r}')[:64]}"
+    if source.type in {"url", "file"}:
+        raise RequestError(
+            path, f"{kind}: a {source.type} source is not fetched here: send the document itself"
+        )
+    if source.type != "base64":
+        raise RequestError(path, f"{kind} is not supported")
+    data = _STRING.decode(_json_string(source.data, f"{path}.source.data"))
+    if is_pdf(source):
+        raise RequestError(path, f"{kind}: PDFs are not read here: send its text instead")
+    if source.media_type is None or not _TEXT_TYPE.fullmatch(source.media_type):
+        raise RequestError(path, f"{kind} is not supported: send its text instead")
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, ValueError):  # not ASCII, not base64, not UTF-8
+        raise RequestError(path, f"{kind}: its data is not the base64 of a UTF-8 text") from None
 
 
 def _search_result(block: SearchResult, path: str) -> str:

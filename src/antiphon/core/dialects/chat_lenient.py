@@ -2,7 +2,10 @@
 
 Owns what odd servers do to types: content as a list, arguments as an object, a string for an index,
 usage in floats or in another place. It must say the same as `chat_wire` about every frame that both
-can read; a test holds them together.
+can read; a test holds them together. What is neither readable nor telling is left out, never raised.
+
+    chunk(load(b'{"choices":[{"delta":{"content":[{"type":"text","text":"Hi"}]}}]}'))
+    -> Chunk([Choice(0, OddDelta(segments=((False, "Hi"),)))])
 """
 
 from __future__ import annotations
@@ -10,10 +13,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from antiphon.core.dialects.chat_wire import Call, Choice, Chunk, Delta
-from antiphon.core.parts import Usage
+from antiphon.core.dialects.chat_wire import (
+    LARGEST_COUNT,
+    Call,
+    Choice,
+    Chunk,
+    Delta,
+    Function,
+    InputDetails,
+    OddDelta,
+    OutputDetails,
+    WireUsage,
+)
 
 NOT_JSON = object()
+_DEEPEST = 3  # levels at which the text of a reasoning field stands
 
 
 def load(payload: bytes) -> Any:
@@ -25,6 +39,7 @@ def load(payload: bytes) -> Any:
 
 
 def chunk(document: dict[str, Any]) -> Chunk:
+    """What is used of a chunk, or of a whole completion."""
     choices = document.get("choices")
     return Chunk(
         [_choice(item) for item in choices if isinstance(item, dict)] if isinstance(choices, list) else [],
@@ -33,108 +48,122 @@ def chunk(document: dict[str, Any]) -> Chunk:
 
 
 def _choice(item: dict[str, Any]) -> Choice:
-    index = item.get("index")
-    matched = item.get("stop_reason")
-    if matched is None:
-        matched = item.get("matched_stop")
-    finish = item.get("finish_reason")
-    delta, message = item.get("delta"), item.get("message")
     return Choice(
-        int(index) if isinstance(index, (int, float)) else 0,
-        _delta(delta) if isinstance(delta, dict) else None,
-        finish if isinstance(finish, str) else None,
-        matched if isinstance(matched, str) else None,
+        index(item.get("index")) or 0,
+        _delta(item.get("delta")),
+        _text(item.get("finish_reason")),
+        _text(item.get("stop_reason")),
+        _text(item.get("matched_stop")),
         _usage(item.get("usage")),
-        _delta(message) if isinstance(message, dict) else None,
+        _delta(item.get("message")),
+        item.get("error") or None,
     )
 
 
-def _delta(item: dict[str, Any]) -> Delta:
-    out = Delta()
+def _delta(item: Any) -> Delta | None:
+    if not isinstance(item, dict):
+        return None
     # One fragment under several names counts once.
-    for name in ("reasoning_content", "reasoning", "reasoning_details"):
-        text = _reasoning(item.get(name))
-        if text:
-            out.reasoning = text
-            break
+    names = ("reasoning_content", "reasoning", "reasoning_details")
+    said = (_reasoning(item.get(name)) for name in names)
     content = item.get("content")
-    if isinstance(content, str):
-        out.content = content
-    elif isinstance(content, (list, dict)):
-        out.segments = tuple(_segments(content if isinstance(content, list) else [content]))
-    refusal = item.get("refusal")
-    if isinstance(refusal, str):
-        out.refusal = refusal
-    calls = item.get("tool_calls")
-    entries = calls if isinstance(calls, list) else []
-    out.tool_calls = [_call(entry) for entry in entries if isinstance(entry, dict)] or None
-    old = item.get("function_call")
-    if out.tool_calls is None and isinstance(old, dict):
-        out.tool_calls = [_call({"index": 0, "function": old})]
-    return out
+    return OddDelta(
+        content=_text(content),
+        reasoning_content=next((text for text in said if text), None),
+        refusal=_text(item.get("refusal")),
+        tool_calls=_calls(item.get("tool_calls")) or _old_call(item.get("function_call")),
+        segments=_segments(content),
+    )
+
+
+def _calls(entries: Any) -> list[Call]:
+    return [_call(entry) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _old_call(function: Any) -> list[Call] | None:
+    """`function_call`, which came before `tool_calls`: one call in a message, without an id."""
+    return [Call(0, None, _function(function))] if isinstance(function, dict) else None
 
 
 def _call(entry: dict[str, Any]) -> Call:
-    function = entry.get("function")
-    if not isinstance(function, dict):
-        function = {}
-    name, id_, arguments = function.get("name"), entry.get("id"), function.get("arguments")
-    if isinstance(arguments, (dict, list)):
+    return Call(index(entry.get("index")), _text(entry.get("id")), _function(entry.get("function")))
+
+
+def _function(item: Any) -> Function | None:
+    if not isinstance(item, dict):
+        return None
+    arguments = item.get("arguments")
+    if isinstance(arguments, dict) or (isinstance(arguments, list) and arguments):
         arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    index = entry.get("index")
-    if isinstance(index, str):
-        index = None  # position and id decide
-    return Call(
-        count(index),
-        id_ if isinstance(id_, str) else None,
-        name if isinstance(name, str) else None,
-        arguments if isinstance(arguments, str) else None,
-    )
+    return Function(_text(item.get("name")), _text(arguments))
 
 
-def _reasoning(value: Any) -> str:
+def _reasoning(value: Any, depth: int = 0) -> str:
     """Text of a reasoning field: a string, an object with `text`, or a list of such (reasoning_details)."""
     if isinstance(value, str):
         return value
-    if isinstance(value, dict):
-        return _reasoning(value.get("text") or value.get("summary"))
-    if isinstance(value, list):
-        return "".join(_reasoning(part) for part in value)
+    if depth < _DEEPEST:
+        if isinstance(value, dict):
+            return _reasoning(value.get("text") or value.get("summary"), depth + 1)
+        if isinstance(value, list):
+            return "".join([_reasoning(part, depth + 1) for part in value])
     return ""
 
 
-def _segments(parts: list[Any]) -> list[tuple[bool, str]]:
+def _segments(content: Any) -> tuple[tuple[bool, str], ...]:
     """Content as a list: text is text, thinking is thinking, anything else is no part of the answer."""
-    out: list[tuple[bool, str]] = []
-    for part in parts:
-        if isinstance(part, str):
-            out.append((False, part))
-        elif isinstance(part, dict):
-            if part.get("type") in ("thinking", "reasoning"):
-                out.append((True, _reasoning(part.get("thinking") or part.get("text"))))
-            elif part.get("type") in ("text", "output_text", None) and isinstance(part.get("text"), str):
-                out.append((False, part["text"]))
-    return [(is_reasoning, text) for is_reasoning, text in out if text]
+    if isinstance(content, dict):
+        content = [content]
+    if not isinstance(content, list):
+        return ()
+    said = (_segment(part) for part in content)
+    return tuple((is_reasoning, text) for is_reasoning, text in said if text)
 
 
-def _usage(value: Any) -> Usage | None:
+def _segment(part: Any) -> tuple[bool, str]:
+    if isinstance(part, str):
+        return False, part
+    if not isinstance(part, dict):
+        return False, ""
+    if part.get("type") in ("thinking", "reasoning"):
+        return True, _reasoning(part.get("thinking") or part.get("text"))
+    if part.get("type") in ("text", "output_text", None):
+        return False, _text(part.get("text")) or ""
+    return False, ""
+
+
+def _usage(value: Any) -> WireUsage | None:
     if not isinstance(value, dict):
         return None
-    details = value.get("prompt_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    spent = value.get("completion_tokens_details")
-    spent = spent if isinstance(spent, dict) else {}
-    return Usage(
+    details, spent = value.get("prompt_tokens_details"), value.get("completion_tokens_details")
+    return WireUsage(
         count(value.get("prompt_tokens")),
         count(value.get("completion_tokens")),
-        _first(details.get("cached_tokens"), value.get("prompt_cache_hit_tokens")),
-        _first(details.get("cache_write_tokens"), details.get("created_cache_tokens")),
-        _first(spent.get("reasoning_tokens"), value.get("reasoning_tokens")),
+        InputDetails(
+            count(details.get("cached_tokens")),
+            count(details.get("cache_write_tokens")),
+            count(details.get("created_cache_tokens")),
+        )
+        if isinstance(details, dict)
+        else None,
+        OutputDetails(count(spent.get("reasoning_tokens"))) if isinstance(spent, dict) else None,
+        count(value.get("prompt_cache_hit_tokens")),
+        count(value.get("reasoning_tokens")),
     )
 
 
-def _first(*values: Any) -> int | None:
-    return next((number for number in map(count, values) if number is not None), None)
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def index(value: Any) -> int | None:
+    """An index as servers spell it: 0, 0.0 and "0"; None for what cannot tell two calls apart."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < _LONG_INDEX:
+        return int(value)
+    return count(value)
+
+
+_LONG_INDEX = 10  # digits
 
 
 def count(value: Any) -> int | None:
@@ -143,4 +172,4 @@ def count(value: Any) -> int | None:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and 0 <= value <= LARGEST_COUNT else None

@@ -16,18 +16,15 @@ structs. Both ways meet in `_take_chunk`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from antiphon.core import faults, own_faults
 from antiphon.core.dialects import chat_lenient
-from antiphon.core.dialects.chat_calls import CallKeys
-from antiphon.core.dialects.chat_wire import Choice, Chunk, Delta, decode_chunk
-from antiphon.core.dialects.think_tags import Mode, ThinkTags
+from antiphon.core.dialects.chat_calls import CallKeys, Fragment
+from antiphon.core.dialects.chat_wire import Call, Choice, Chunk, Delta, decode_chunk, usage_part
+from antiphon.core.dialects.surrogates import SurrogateMender, whole
+from antiphon.core.dialects.think_tags import Mode, Pieces, ThinkTags
 from antiphon.core.parts import (
     End,
     Fault,
@@ -41,14 +38,13 @@ from antiphon.core.parts import (
     Text,
     ToolArgs,
     ToolOpen,
-    Usage,
 )
-from antiphon.core.sse import FrameTooLargeError, SseDecoder
+from antiphon.core.sse import BOM, MAX_FRAME, SseDecoder
 
-BODY_LIMIT = 32 * 1024 * 1024  # of a whole JSON answer, in bytes
+BODY_LIMIT = 32 * 1024 * 1024
 
 # finish_reason -> stop_reason. Words that are failures stand in core.faults; what is in neither is a
-# normal end, counted. "" and "null" mean not finished.
+# normal end, counted.
 FINISH_WORDS: dict[str, StopReason] = {
     "stop": "end_turn",
     "eos": "end_turn",
@@ -68,40 +64,54 @@ FINISH_WORDS: dict[str, StopReason] = {
     "safety": "refusal",
     "refusal": "refusal",
 }
-_UNFINISHED = ("", "null")
-_HALF = re.compile(r"[\ud800-\udfff]")
+# "None": what Python servers make of it
+_UNFINISHED = ("", "null", "none")
+_PLAIN_EVENTS = (b"", b"message")
 
 
 class ChatStream:
-    """Reads one answer. `stop_sequences` are the client's; `counts` takes what was odd, by kind."""
+    """Reads one answer. `stop_sequences` are the client's; `counts` takes what was odd, by kind.
+
+    `max_frame` (one event of a stream) and `max_body` (a whole JSON answer) are in bytes.
+    """
 
     __slots__ = (
         "_body",
         "_calls",
         "_counts",
         "_done",
-        "_halves",
-        "_seen_delta",
-        "_seen_frame",
+        "_last_finish",
+        "_lead",
+        "_max_body",
+        "_mender",
+        "_said",
+        "_seen",
         "_sse",
-        "_start",
         "_stops",
         "_tags",
     )
 
     def __init__(
-        self, *, counts: Counter[str], stop_sequences: tuple[str, ...] = (), think_tags: Mode = "auto"
+        self,
+        *,
+        counts: Counter[str],
+        stop_sequences: tuple[str, ...] = (),
+        think_tags: Mode = "auto",
+        max_frame: int = MAX_FRAME,
+        max_body: int = BODY_LIMIT,
     ) -> None:
         self._counts = counts
         self._stops = stop_sequences
-        self._tags = ThinkTags(think_tags)
-        self._sse = SseDecoder()
+        self._tags: ThinkTags | None = ThinkTags(think_tags)
+        self._mender = SurrogateMender(counts)
         self._calls = CallKeys()
-        self._start: bytes | None = b""  # white space before the first byte that tells what this is
+        self._sse = SseDecoder(max_frame)
+        self._max_body = max_body
+        self._lead: bytes | None = b""  # what may be part of a BOM; None: it is known what this body is
         self._body: bytearray | None = None  # a body that is no event stream: JSON, HTML
-        self._halves: dict[tuple[str, int], str] = {}  # high surrogates that wait for their low half
-        self._seen_frame = False
-        self._seen_delta = False
+        self._last_finish: tuple[str, str | None] = ("", None)
+        self._seen = False  # a choice, or a report of usage
+        self._said = False  # a delta with something in it
         self._done = False
 
     def feed(self, data: bytes) -> list[Part]:
@@ -109,23 +119,19 @@ class ChatStream:
         out: list[Part] = []
         if self._done:
             return out
-        if self._start is not None:
-            data = self._sniff(data)
-        body = self._body
-        if body is not None:
-            body += data
-            if len(body) > BODY_LIMIT:
-                self._finish(out, _broken("the upstream's answer is larger than this gateway takes"))
+        if self._lead is not None:
+            data = self._sniff(self._lead + data)
+        if self._body is not None:
+            self._body += data
+            if len(self._body) > self._max_body:
+                self._finish(out, own_faults.UPSTREAM_TOO_LARGE)
             return out
-        try:
-            frames = self._sse.feed(data)
-        except FrameTooLargeError:
-            self._finish(out, _broken("one event of the upstream's stream is larger than this gateway takes"))
-            return out
-        for event, payload in frames:
-            self._take_frame(event, payload, out, whole=True)
+        for event, payload in self._sse.feed(data):
+            self._take_frame(event, payload, out)
             if self._done:
-                break
+                return out
+        if self._sse.overflow:
+            self._finish(out, own_faults.UPSTREAM_TOO_LARGE)
         return out
 
     def end(self, fault: Fault | None = None) -> list[Part]:
@@ -134,14 +140,13 @@ class ChatStream:
         if self._done:
             return out
         if self._body is not None:
-            self._take_document(bytes(self._body), out)
-        else:
-            for event, payload in self._sse.flush():
-                # Some servers omit the last blank line; half a frame is a cut, not bad data.
-                self._take_frame(event, payload, out, whole=False)
+            self._take_document(bytes(self._body), fault, out)
+            return out
+        for event, payload in self._sse.flush():
+            self._take_frame(event, payload, out, cut=True)
         if not self._done:
             self._flush_held(out)
-            if fault is None and not self._seen_frame:
+            if fault is None and not self._seen:
                 fault = own_faults.UPSTREAM_EMPTY
             self._finish(out, End(clean=False, fault=fault))
         return out
@@ -150,19 +155,18 @@ class ChatStream:
 
     def _sniff(self, data: bytes) -> bytes:
         """The first byte that is no white space tells an event stream from a document."""
-        data = (self._start or b"") + data
-        first = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        if not first:
-            self._start = data
+        if BOM.startswith(data):
+            self._lead = data
             return b""
-        self._start = None
-        if first in b"{[<":
+        # Blank lines before the answer are a server's way to keep a connection alive (DeepSeek).
+        data = data.removeprefix(BOM).lstrip()
+        self._lead = None if data else b""
+        if data[:1] in (b"{", b"[", b"<"):
             self._body = bytearray()
         return data
 
-    def _take_document(self, body: bytes, out: list[Part]) -> None:
+    def _take_document(self, body: bytes, fault: Fault | None, out: list[Part]) -> None:
         """A whole JSON completion instead of a stream is one burst; everything else is a failure."""
-        self._seen_frame = True
         document = chat_lenient.load(body)
         if isinstance(document, dict) and not faults.is_error(document):
             chunk = chat_lenient.chunk(document)
@@ -172,205 +176,190 @@ class ChatStream:
                     self._flush_held(out)
                     self._finish(out, End(clean=True))
                 return
-        self._finish(out, faults.fault_of_response(200, {}, body))
+        if document is chat_lenient.NOT_JSON and fault is not None:
+            self._finish(out, End(clean=False, fault=fault))
+        else:
+            self._finish(out, faults.fault_of_response(200, {}, body))
 
     # --- frames ---
 
-    def _take_frame(self, event: bytes, payload: bytes, out: list[Part], *, whole: bool) -> None:
-        chunk = decode_chunk(payload) if not event else None
+    def _take_frame(self, event: bytes, payload: bytes, out: list[Part], *, cut: bool = False) -> None:
+        """`cut`: the body ended before the frame did."""
+        chunk = decode_chunk(payload) if event in _PLAIN_EVENTS else None
         if chunk is not None:
-            self._seen_frame = True
             self._take_chunk(chunk, out)
             return
         payload = payload.strip()
-        if not payload:
-            return
-        if payload.startswith(b"[DONE]"):
-            self._take_done(out)
-            return
         document = chat_lenient.load(payload)
-        if document is chat_lenient.NOT_JSON:
-            self._take_garbage(event, payload, out, whole=whole)
-        elif event == b"error" or (isinstance(document, dict) and faults.is_error(document)):
-            self._seen_frame = True
-            self._finish(out, faults.fault_of_error(document))
-        elif (
-            isinstance(document, list)
-            and document
-            and isinstance(document[0], dict)
-            and faults.is_error(document[0])
-        ):
-            self._finish(out, faults.fault_of_error(document))
-        elif isinstance(document, dict):
-            if event in (b"", b"message") or "choices" in document:
-                self._seen_frame = True
-                self._take_chunk(chat_lenient.chunk(document), out)
-            else:
-                self._counts["foreign_event"] += 1
-        else:
-            self._counts["foreign_data"] += 1
-
-    def _take_garbage(self, event: bytes, payload: bytes, out: list[Part], *, whole: bool) -> None:
+        known = document is not chat_lenient.NOT_JSON
         if event == b"error":
-            self._finish(out, faults.fault_of_error(payload.decode("utf-8", "replace")))
-        elif event not in (b"", b"message"):
+            said = document if known else payload.decode("utf-8", "replace")
+            self._finish(out, faults.fault_of_error(said))
+        elif payload.startswith(b"[DONE]"):
+            self._take_done(out)
+        elif isinstance(document, dict):
+            self._take_object(event, document, out)
+        elif isinstance(document, list) and _is_error_list(document):
+            self._finish(out, faults.fault_of_error(document))
+        elif known or not payload:
+            self._counts["foreign_data"] += 1
+        elif event not in _PLAIN_EVENTS:
             self._counts["foreign_event"] += 1
-        elif whole:
-            self._seen_frame = True
-            out.append(Malformed("the upstream sent malformed data in its stream"))
+        elif not cut:
+            out.append(Malformed(own_faults.UPSTREAM_MALFORMED.message))
+
+    def _take_object(self, event: bytes, document: dict[str, Any], out: list[Part]) -> None:
+        plain = event in _PLAIN_EVENTS
+        if document.get("error") or (plain and faults.is_error(document)):
+            self._finish(out, faults.fault_of_error(document))
+        elif plain or "choices" in document:
+            self._take_chunk(chat_lenient.chunk(document), out)
+        else:
+            self._counts["foreign_event"] += 1
 
     def _take_done(self, out: list[Part]) -> None:
-        if not self._seen_frame:
+        if not self._seen:
             self._finish(out, own_faults.UPSTREAM_EMPTY)
             return
         self._flush_held(out)
         self._finish(out, End(clean=True))
 
     def _take_chunk(self, chunk: Chunk, out: list[Part], *, document: bool = False) -> None:
-        if chunk.usage is not None:
-            self._take_usage(chunk.usage, out)
-        for choice in chunk.choices or ():
+        usage = usage_part(chunk.usage) if chunk.usage is not None else None
+        for choice in chunk.choices:
             if choice.index:
                 self._counts["other_choice"] += 1
-                continue
-            self._take_choice(choice, out, document=document)
-            if self._done:
-                return
+            elif usage is None and choice.usage is not None:
+                usage = usage_part(choice.usage)
+        if usage is not None:
+            self._seen = True
+            out.append(usage)
+        for choice in chunk.choices:
+            if not choice.index:
+                self._seen = True
+                self._take_choice(choice, out, document=document)
+                if self._done:
+                    return
 
     def _take_choice(self, choice: Choice, out: list[Part], *, document: bool) -> None:
-        if choice.usage is not None:
-            self._take_usage(choice.usage, out)
+        if choice.error is not None:
+            self._finish(out, faults.fault_of_error({"error": choice.error}))
+            return
         delta = choice.delta
-        if delta is None and choice.message is not None and (document or not self._seen_delta):
+        if delta is None and (document or not self._said):
             delta = choice.message
         if delta is not None:
             self._take_delta(delta, out)
         word = choice.finish_reason
-        if word is not None and word not in _UNFINISHED:
-            self._take_finish(word, choice, out)
+        if word is not None and word.strip().lower() not in _UNFINISHED:
+            self._take_finish(word.strip().lower(), choice.matched, out)
 
-    def _take_usage(self, usage: Usage, out: list[Part]) -> None:
-        if usage != _NO_USAGE:
-            out.append(usage)
-
-    def _take_finish(self, word: str, choice: Choice, out: list[Part]) -> None:
+    def _take_finish(self, word: str, matched: str | None, out: list[Part]) -> None:
         failure = faults.finish_fault(word)
         if failure is not None:
             self._finish(out, failure)
             return
-        reason = FINISH_WORDS.get(word.lower())
+        reason = FINISH_WORDS.get(word)
         if reason is None:
             self._counts["unknown_finish_reason"] += 1
             reason = "end_turn"
-        matched = choice.matched
+        if matched is None and self._last_finish[0] == word:
+            matched = self._last_finish[1]  # the same chunk once more, for its usage
+        self._last_finish = (word, matched)
         if reason == "end_turn" and matched is not None and matched in self._stops:
             out.append(Finish("stop_sequence", matched))
         else:
             out.append(Finish(reason))
 
+    # --- what a delta says ---
+
     def _take_delta(self, delta: Delta, out: list[Part]) -> None:
-        if delta.reasoning:
-            self._stop_tags(out)
-            self._say("reasoning", delta.reasoning, out)
+        reasoning = delta.reasoning_content or delta.reasoning
+        if reasoning:
+            self._take_reasoning(reasoning, out)
         if delta.content:
             self._take_content(delta.content, out)
         for is_reasoning, text in delta.segments:
             if is_reasoning:
-                self._stop_tags(out)
-                self._say("reasoning", text, out)
+                self._take_reasoning(text, out)
             else:
                 self._take_content(text, out)
         if delta.refusal:
-            self._seen_delta = True
-            self._say("refusal", delta.refusal, out)
-        calls = delta.tool_calls
-        if calls:
-            self._take_calls(calls, out)
-        for signature in delta.opaque:
-            out.append(Opaque(signature))
+            self._stop_tags(out)
+            self._say(Refusal, delta.refusal, out)
+        if delta.tool_calls:
+            self._take_calls(delta.tool_calls, out)
+        out += [Opaque(signature) for signature in delta.opaque]
+
+    def _take_reasoning(self, text: str, out: list[Part]) -> None:
+        self._stop_tags(out)
+        self._say(Reasoning, text, out)
 
     def _take_content(self, text: str, out: list[Part]) -> None:
-        self._seen_delta = True
-        if self._tags.off:
-            self._say("text", text, out)
+        if self._tags is None:
+            self._say(Text, text, out)
             return
+        self._said = True
         self._say_split(self._tags.split(text), out)
+        if self._tags.off:
+            self._tags = None
 
-    def _take_calls(self, calls: list[Any], out: list[Part]) -> None:
-        self._seen_delta = True
-        if not self._tags.off:
-            self._stop_tags(out)
-        several = len(calls) > 1
+    def _take_calls(self, calls: list[Call], out: list[Part]) -> None:
+        fragments: list[Fragment] = []
+        arguments: list[str] = []
         for position, call in enumerate(calls):
+            function = call.function
+            name, text = (function.name, function.arguments) if function is not None else (None, None)
             # Mistral's types default an id to the word "null"
             id_ = call.id if call.id and call.id != "null" else None
-            if not (id_ or call.name or call.arguments):
-                continue  # a fragment that says nothing
-            key = self._calls.key(
-                index=call.index, id=id_, name=call.name or None, position=position, several=several
-            )
-            if id_ or call.name:
-                out.append(ToolOpen(key, _whole(id_), _whole(call.name) or ""))
-            if call.arguments:
-                self._say("args", call.arguments, out, key)
+            if id_ or name or text:  # otherwise it says nothing
+                place = position if len(calls) > 1 else None
+                fragments.append(Fragment(call.index, id_, name or "", place))
+                arguments.append(text or "")
+        if not fragments:
+            return
+        self._said = True
+        self._stop_tags(out)
+        self._give_up_halves(ToolArgs, out)
+        for key, fragment, text in zip(self._calls.keys(fragments), fragments, arguments, strict=True):
+            if fragment.id or fragment.name:
+                id_ = whole(fragment.id) if fragment.id else None
+                out.append(ToolOpen(key, id_, whole(fragment.name)))
+            mended = self._mender.text((ToolArgs, key), text) if text else ""
+            if mended:
+                out.append(ToolArgs(key, mended))
 
-    # --- text without lone surrogates ---
+    def _say(self, kind: type[Text | Reasoning | Refusal], text: str, out: list[Part]) -> None:
+        self._said = True
+        if self._mender.waiting or not text.isascii():
+            self._give_up_halves(kind, out)
+            text = self._mender.text((kind, 0), text)
+            if not text:
+                return
+        out.append(kind(text))
 
-    def _say(self, channel: str, text: str, out: list[Part], key: int = 0) -> None:
-        """Emit a piece; a high surrogate at its end waits for the low half in the channel's next piece."""
-        if self._halves:
-            self._flush_other_halves(channel, out)
-            text = self._halves.pop((channel, key), "") + text
-        if not text.isascii() and _HALF.search(text):
-            if "\ud800" <= text[-1] <= "\udbff":
-                self._halves[channel, key] = text[-1]
-                text = text[:-1]
-            # UTF-16 joins pairs and shows what has no partner
-            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-            self._counts["lone_surrogate"] += 1
-        if text:
-            out.append(_PART[channel](text, key))
-
-    def _say_split(self, pieces: list[tuple[bool, str]], out: list[Part]) -> None:
+    def _say_split(self, pieces: Pieces, out: list[Part]) -> None:
         for is_reasoning, text in pieces:
-            if is_reasoning:
-                self._say("reasoning", text, out)
-            else:
-                self._say("text", text, out)
+            self._say(Reasoning if is_reasoning else Text, text, out)
 
-    def _flush_other_halves(self, channel: str, out: list[Part]) -> None:
-        for other in [pair for pair in self._halves if pair[0] != channel]:
-            del self._halves[other]
-            out.append(_PART[other[0]]("\ufffd", other[1]))
+    def _give_up_halves(self, kind: type[Part] | None, out: list[Part]) -> None:
+        for (lost_kind, key), text in self._mender.give_up(kind):
+            out.append(ToolArgs(key, text) if lost_kind is ToolArgs else lost_kind(text))
 
     def _stop_tags(self, out: list[Part]) -> None:
-        if not self._tags.off:
-            self._say_split(self._tags.stop(), out)
+        tags, self._tags = self._tags, None
+        if tags is not None:
+            self._say_split(tags.stop(), out)
 
     def _flush_held(self, out: list[Part]) -> None:
         self._stop_tags(out)
-        self._flush_other_halves("", out)
+        self._give_up_halves(None, out)
 
     def _finish(self, out: list[Part], part: Part) -> None:
         self._done = True
         out.append(part)
 
 
-_NO_USAGE = Usage()
-
-
-def _whole(word: str | None) -> str | None:
-    """A name or id that can be encoded: halves of a surrogate pair do not wait there."""
-    return word if word is None or word.isascii() else _HALF.sub("\ufffd", word)
-
-
-_PART: dict[str, Callable[[str, int], Part]] = {
-    "text": lambda text, key: Text(text),
-    "refusal": lambda text, key: Refusal(text),
-    "reasoning": lambda text, key: Reasoning(text),
-    "args": lambda text, key: ToolArgs(key, text),
-}
-
-
-def _broken(message: str) -> Fault:
-    return Fault("api_error", message, 502)
+def _is_error_list(document: list[Any]) -> bool:
+    """Gemini's way: an array with an error object in it."""
+    return any(isinstance(item, dict) and faults.is_error(item) for item in document[:1])

@@ -1,175 +1,156 @@
 """What is used of a Chat Completions chunk, as structs: the fast path's types.
 
-Owns the shapes and the strict decoder. A frame that the decoder refuses, or that has a member which
-only `chat_lenient` understands, is None here.
+Owns the shapes and the strict decoder. A frame that the decoder refuses, or that has a member which only
+`chat_lenient` understands, is None here; `chat_lenient` builds the same structs.
+
+    decode_chunk(b'{"choices":[{"index":0,"delta":{"content":"Hi"}}]}')  -> Chunk([Choice(0, Delta("Hi"))])
+    decode_chunk(b'{"choices":[{"delta":{"content":[{"text":"Hi"}]}}]}') -> None
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Any, ClassVar, TypeAlias
+
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Struct
 
 from antiphon.core.parts import Usage
 
-_NONE = Raw(b"null")
+# More than this is no count: JSON numbers lose their unit digit there, and clients read doubles.
+LARGEST_COUNT = 2**53
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+Segments: TypeAlias = tuple[tuple[bool, str], ...]
+
+
+class Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
 
 
 class Call(Struct, gc=False):
-    """One entry of `tool_calls`: None where it was absent or unusable."""
+    """One entry of `tool_calls`: None where something was absent or unusable."""
 
-    index: int | None = None
+    index: Count | None = None
     id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
+    function: Function | None = None
 
 
 class Delta(Struct, gc=False):
-    """A delta, or a whole message; `segments` are (is reasoning, text) of content that came as a list."""
+    """A delta, or a whole message."""
 
-    reasoning: str | None = None
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[Call] | None = None
-    segments: tuple[tuple[bool, str], ...] = ()
-    opaque: tuple[str, ...] = ()
-
-
-class Choice(Struct, gc=False):
-    """`matched` is the stop string that the server says it hit, if it is a string."""
-
-    index: int = 0
-    delta: Delta | None = None
-    finish_reason: str | None = None
-    matched: str | None = None
-    usage: Usage | None = None
-    message: Delta | None = None
-
-
-class Chunk(Struct, gc=False):
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
-
-
-# --- the wire's own shape, for msgspec ---
-
-
-class _Function(Struct, gc=False):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(Struct, gc=False):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[Call] | None = None
     # members for the other path
-    function_call: Raw = _NONE
-    reasoning_details: Raw = _NONE
+    reasoning_details: Any = None
+    function_call: Any = None
+
+    segments: ClassVar[Segments] = ()
+    opaque: ClassVar[tuple[str, ...]] = ()
 
 
-class _Details(Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    created_cache_tokens: int | None = None
+class OddDelta(Delta, gc=False):
+    """A delta with content that came as a list: (is reasoning, text) in its order.
+
+    `opaque` is state that the upstream wants back, sealed.
+    """
+
+    segments: Segments = ()  # type: ignore[misc]  # an instance's own, where the plain delta has none
+    opaque: tuple[str, ...] = ()  # type: ignore[misc]  # likewise
 
 
-class _OutDetails(Struct, gc=False):
-    reasoning_tokens: int | None = None
+class InputDetails(Struct, gc=False):
+    cached_tokens: Count | None = None
+    cache_write_tokens: Count | None = None
+    created_cache_tokens: Count | None = None  # vLLM's name
 
 
-class _Usage(Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _OutDetails | None = None
-    # members for the other path
-    prompt_cache_hit_tokens: Raw = _NONE
-    reasoning_tokens: Raw = _NONE
+class OutputDetails(Struct, gc=False):
+    reasoning_tokens: Count | None = None
 
 
-class _Choice(Struct, gc=False):
-    index: int | None = 0
-    delta: _Delta | None = None
+class WireUsage(Struct, gc=False):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: InputDetails | None = None
+    completion_tokens_details: OutputDetails | None = None
+    prompt_cache_hit_tokens: Count | None = None  # DeepSeek
+    reasoning_tokens: Count | None = None  # SGLang
+
+
+class Choice(Struct, gc=False):
+    """`stop_reason` (vLLM) and `matched_stop` (SGLang) are the stop string that was hit, or a token id.
+
+    `usage`, `message` and `error` are decoded by `chat_lenient` alone: WireUsage, Delta, any JSON.
+    """
+
+    index: Count | None = 0
+    delta: Delta | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None
-    usage: Raw = _NONE
-    message: Raw = _NONE
+    usage: Any = None
+    message: Any = None
+    error: Any = None
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that the server says it hit."""
+        for told in (self.stop_reason, self.matched_stop):
+            if isinstance(told, str):
+                return told
+        return None
 
 
-class _Chunk(Struct, gc=False):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-    error: Raw = _NONE
+class Chunk(Struct, gc=False):
+    """`error`, `object`, `type` and `base_resp` only tell that this may be no chunk but a failure."""
+
+    choices: list[Choice]
+    usage: WireUsage | None = None
+    error: Any = None
     object: str | None = None
+    type: str | None = None
+    base_resp: Any = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+_decode = msgspec.json.Decoder(Chunk).decode
 
 
 def decode_chunk(payload: bytes) -> Chunk | None:
     """A chunk of the ordinary kind, or None: then `chat_lenient` reads it."""
     try:
-        wire = _decode(payload)
+        chunk = _decode(payload)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if wire.error is not _NONE and bytes(wire.error) != b"null":
+    if not chunk.choices or chunk.error is not None or chunk.base_resp is not None:
         return None
-    if wire.object == "error":
+    if chunk.object == "error" or chunk.type == "error":
         return None
-    usage = None
-    if wire.usage is not None:
-        usage = _usage(wire.usage)
-        if usage is None:
+    for choice in chunk.choices:
+        if choice.message is not None or choice.usage is not None or choice.error is not None:
             return None
-    choices = []
-    for item in wire.choices:
-        if item.usage is not _NONE or item.message is not _NONE:
+        delta = choice.delta
+        if delta is not None and (delta.reasoning_details is not None or delta.function_call is not None):
             return None
-        matched = item.stop_reason if item.stop_reason is not None else item.matched_stop
-        choice = Choice(
-            item.index or 0, None, item.finish_reason, matched if isinstance(matched, str) else None
-        )
-        delta = item.delta
-        if delta is not None:
-            if delta.function_call is not _NONE or delta.reasoning_details is not _NONE:
-                return None
-            calls = None
-            if delta.tool_calls:
-                calls = []
-                for call in delta.tool_calls:
-                    if call.index is not None and call.index < 0:
-                        return None
-                    function = call.function or _Function()
-                    calls.append(Call(call.index, call.id, function.name, function.arguments))
-            choice.delta = Delta(
-                delta.reasoning_content or delta.reasoning, delta.content, delta.refusal, calls
-            )
-        choices.append(choice)
-    return Chunk(choices, usage)
+    return chunk
 
 
-def _usage(usage: _Usage) -> Usage | None:
-    """Counts as the wire has them, or None where one is odd (negative, elsewhere): the other path's work."""
-    if usage.prompt_cache_hit_tokens is not _NONE or usage.reasoning_tokens is not _NONE:
-        return None
-    read = write = reasoning = None
-    if usage.prompt_tokens_details is not None:
-        read = usage.prompt_tokens_details.cached_tokens
-        write = usage.prompt_tokens_details.cache_write_tokens
+def usage_part(wire: WireUsage) -> Usage | None:
+    """The part that a report makes; None if it says nothing."""
+    read, write, reasoning = wire.prompt_cache_hit_tokens, None, wire.reasoning_tokens
+    details, spent = wire.prompt_tokens_details, wire.completion_tokens_details
+    if details is not None:
+        read = read if details.cached_tokens is None else details.cached_tokens
+        write = details.cache_write_tokens
         if write is None:
-            write = usage.prompt_tokens_details.created_cache_tokens
-    if usage.completion_tokens_details is not None:
-        reasoning = usage.completion_tokens_details.reasoning_tokens
-    counts = (usage.prompt_tokens, usage.completion_tokens, read, write, reasoning)
-    if any(count is not None and count < 0 for count in counts):
-        return None
-    return Usage(*counts)
+            write = details.created_cache_tokens
+    if spent is not None and spent.reasoning_tokens is not None:
+        reasoning = spent.reasoning_tokens
+    part = Usage(wire.prompt_tokens, wire.completion_tokens, read, write, reasoning)
+    return None if part == _NOTHING else part
+
+
+_NOTHING = Usage()

@@ -1,0 +1,64 @@
+"""Where a request is planned: on the loop that carries streams, or in a worker process with limits.
+
+Owns that decision and the worker. A large body goes to the worker, and so does every body with a PDF
+whatever its size: no PDF is ever opened on the loop. It must not know what a plan is or how a PDF is read.
+
+    planning = Planning(settings.limits, settings.pdf)
+    await planning.plan(Planner(table, sealer), body)   -> Plan | Fault
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from antiphon.config import Limits, PdfMode
+from antiphon.core import own_faults
+from antiphon.core.dialects.documents import PDF, OpenedDocument
+from antiphon.core.parts import Fault
+from antiphon.server import pdf
+from antiphon.server.heavy import MEMORY, HeavyWork, TooHeavyError
+from antiphon.server.plan import Plan, Planner
+
+
+# Of a body, at most, while it is read: as it came, decoded, translated, written, and some on the way.
+_COPIES = 8
+
+
+class _NeedsWorkerError(Exception):
+    """There is a PDF in the request: found by reading it, because JSON has many spellings for its name."""
+
+
+class Planning:
+    """Plans requests, each in its place. `close` ends the worker."""
+
+    def __init__(self, limits: Limits, mode: PdfMode) -> None:
+        self._heavy_body = limits.heavy_body
+        self._mode = mode
+        memory = MEMORY + _COPIES * limits.max_body
+        self._heavy = HeavyWork(seconds=limits.heavy_time, memory=memory)
+
+    async def plan(self, planner: Planner, body: bytes, *, counting: bool = False) -> Plan | Fault:
+        """The plan of a request's body, or why it is refused. Cancel safe."""
+        if len(body) < self._heavy_body:
+            try:
+                return planner.plan(body, counting, None if self._mode == "refuse" else _elsewhere)
+            except _NeedsWorkerError:
+                pass  # below
+        try:
+            return await self._heavy.run(_plan_in_worker, planner, body, counting, self._mode)
+        except TooHeavyError as ended:
+            if ended.note:  # the path of the document that it was reading
+                said = f"{ended.note}: document {PDF}: it takes too much time or memory to read"
+                return own_faults.invalid_request(said)
+            return own_faults.invalid_request("the request's body takes too long to read")
+
+    def close(self) -> None:
+        self._heavy.close()
+
+
+def _elsewhere(path: str, data: Raw, images: bool) -> OpenedDocument:
+    raise _NeedsWorkerError
+
+
+def _plan_in_worker(planner: Planner, body: bytes, counting: bool, mode: PdfMode) -> Plan | Fault:
+    return planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode))

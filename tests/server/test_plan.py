@@ -1,0 +1,103 @@
+"""Plans: a body in, an upstream and its body out; picklable, clamped to the window, sealed state opened."""
+
+import json
+import pickle
+
+from antiphon.core.parts import Fault
+from antiphon.core.seal import Sealer
+from antiphon.server.plan import LEAST_ANSWER, Plan, Planner
+from antiphon.server.routing import Route, RouteTable
+
+SEALER = Sealer(b"k" * 32)
+
+
+def planner(*routes, **windows):
+    return Planner(RouteTable(routes or (Route("u", "generic"),), windows), SEALER)
+
+
+def body(**fields):
+    request = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
+    return json.dumps({**request, **fields}).encode()
+
+
+def sent(planned):
+    assert isinstance(planned, Plan), planned
+    return json.loads(planned.chat.body)
+
+
+def test_a_plan_survives_the_way_to_a_worker_and_back():
+    plan = pickle.loads(pickle.dumps(planner().plan))
+    planned = pickle.loads(pickle.dumps(plan(body())))
+    assert planned == planner().plan(body())
+
+
+def test_bad_bodies_are_faults():
+    for bad in (b"", b"{", b"[]", body(max_tokens="x"), body(messages=[])):
+        fault = planner().plan(bad)
+        assert isinstance(fault, Fault)
+        assert fault.status == 400
+
+
+def test_counting_needs_no_max_tokens():
+    request = json.loads(body())
+    del request["max_tokens"]
+    bare = json.dumps(request).encode()
+    assert isinstance(planner().plan(bare), Fault)
+    assert isinstance(planner().plan(bare, counting=True), Plan)
+
+
+def test_max_tokens_is_clamped_to_a_known_window():
+    known = planner(Route("u", "generic", window=4096))
+    assert sent(known.plan(body(max_tokens=100)))["max_tokens"] == 100
+    planned = known.plan(body(max_tokens=32000))
+    assert sent(planned)["max_tokens"] == 4096 - planned.chat.input_estimate
+    long = known.plan(body(max_tokens=32000, messages=[{"role": "user", "content": "word " * 4000}]))
+    assert sent(long)["max_tokens"] == LEAST_ANSWER
+    assert sent(planner().plan(body(max_tokens=32000)))["max_tokens"] == 32000
+
+
+def test_the_upstream_gets_its_own_name_for_the_model():
+    planned = planner(Route("u", "generic", sends="real")).plan(body())
+    assert (planned.model, sent(planned)["model"]) == ("m", "real")
+
+
+def conversation(signature):
+    return [
+        {"role": "user", "content": "q"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "t", "signature": signature},
+                {"type": "tool_use", "id": "c", "name": "f", "input": {}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}]},
+    ]
+
+
+def test_sealed_state_goes_back_to_the_upstream_that_gave_it():
+    details = [{"type": "reasoning.encrypted", "data": "zz", "index": 0}]
+    sealed = SEALER.seal("generic", "m", {"reasoning_details": details})
+    turn = sent(planner().plan(body(messages=conversation(sealed))))["messages"][1]
+    assert turn["reasoning_details"] == details
+    state = {"google": {"thought_signature": "A"}}
+    sealed = SEALER.seal("generic", "m", {"extra_content": state})
+    turn = sent(planner().plan(body(messages=conversation(sealed))))["messages"][1]
+    assert turn["tool_calls"][0]["extra_content"] == state
+
+
+def test_foreign_and_other_models_state_is_ignored():
+    other = SEALER.seal("generic", "other-model", {"reasoning_details": [1]})
+    for signature in ("", "EroB", other, other[:-2], None, 7, {"a": 1}):
+        turn = sent(planner().plan(body(messages=conversation(signature))))["messages"][1]
+        assert "reasoning_details" not in turn
+        assert turn["reasoning_content"] == "t"
+
+
+def test_a_users_id_travels_only_as_a_pseudonym_and_only_where_it_is_wanted():
+    secret = "user_1f00_account_9_session_7"
+    request = body(metadata={"user_id": secret})
+    assert secret not in planner().plan(request).chat.body.decode()
+    hosted = planner(Route("u", "openai")).plan(request)
+    assert secret not in hosted.chat.body.decode()
+    assert sent(hosted)["safety_identifier"] == SEALER.pseudonym(secret)

@@ -1,0 +1,233 @@
+"""The papers are held to the code: generated sections, links, names of files, flags, variables, defaults."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon import config
+from antiphon.core import stream
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LIMITS = config.Limits()
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+_FILE = re.compile(r"[\w./-]*\w\.(?:py|mjs|md|toml|jsonl|json|txt|template)")
+_FLAG = re.compile(r"--[a-z][a-z-]*")
+_VARIABLE = re.compile(r"ANTIPHON_[A-Z_]*[A-Z]")
+
+
+def _generator():
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = _generator()
+
+
+def _prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def _written(page: Path) -> str:
+    """A page without its generated sections: what the code says of itself is not this file's to judge."""
+    return generate._SECTION.sub("", page.read_text())
+
+
+def _named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=_named)
+
+
+# --- Generated sections ---------------------------------------------------------------------------
+
+
+def test_generated_sections_say_what_the_code_says():
+    assert [_named(page) for page in generate.stale()] == [], "run docs/generate.py"
+
+
+def test_every_section_stands_in_a_page_and_every_marker_has_its_end():
+    texts = [page.read_text() for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    begun = [name for text in texts for name in re.findall(r"<!-- generated: (\S+) -->", text)]
+    ended = [name for text in texts for name in re.findall(r"<!-- end: (\S+) -->", text)]
+    assert begun == ended
+    assert set(begun) == set(generate.SECTIONS)
+
+
+def test_a_stale_section_is_noticed_and_mended(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: limits -->\nold\n<!-- end: limits -->\nafter\n")
+    fresh = generate.stale(tmp_path)[page]
+    assert fresh.startswith("before\n<!-- generated: limits -->\n| environment |")
+    assert fresh.endswith("\n<!-- end: limits -->\nafter\n")
+    page.write_text(fresh)
+    assert generate.stale(tmp_path) == {}
+
+
+def test_check_fails_and_writes_nothing_while_a_page_is_stale(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("<!-- generated: block-table -->\n<!-- end: block-table -->\n")
+    before = page.read_text()
+    monkeypatch.setattr(generate, "DOCS", page.parent)
+    monkeypatch.setattr(generate, "stale", lambda real=generate.stale: real(page.parent))
+    assert generate.main(["--check"]) == 1
+    assert page.read_text() == before
+    assert "+| state |" in capsys.readouterr().out
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+
+
+def test_an_unknown_section_is_an_error():
+    with pytest.raises(KeyError):
+        generate.renewed("<!-- generated: no-such -->\n<!-- end: no-such -->\n")
+
+
+def test_both_tables_are_whole_in_the_page():
+    phases, blocks = generate.phase_table(), generate.block_table()
+    for name in {name for rows in stream.PHASE.values() for name in rows}:
+        assert f"| `{generate._word(name)}` |" in phases
+    assert phases.count("\n") == 1 + len(next(iter(stream.PHASE.values())))
+    assert blocks.count("\n") == 1 + len(stream.BLOCK)
+
+
+def test_the_page_explains_every_input_of_both_tables():
+    lines = (ROOT / "docs/architecture.md").read_text().split("\n")
+    explained = {
+        span for line in lines if "→" not in line and line.startswith("| `") for span in _SPAN.findall(line)
+    }
+    inputs = {name for table in (stream.PHASE, stream.BLOCK) for rows in table.values() for name in rows}
+    assert {generate._word(name) for name in inputs} - explained == set()
+
+
+# --- What the pages name --------------------------------------------------------------------------
+
+
+@every_page
+def test_relative_links_lead_somewhere(page):
+    broken = []
+    for target in _LINK.findall(_prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in _HEADING.findall(_prose(file))
+    }
+
+
+@every_page
+def test_files_that_are_named_exist(page):
+    places = (
+        ROOT,
+        page.parent,
+        ROOT / "src/antiphon",
+        ROOT / "src/antiphon/server",
+        ROOT / "src/antiphon/core",
+    )
+    places += (*(ROOT / "src/antiphon/core").glob("*/"), ROOT / "src/antiphon/core/surfaces/messages")
+    places += (ROOT / "tests/conformance",)
+    names = [span for span in _SPAN.findall(_prose(page)) if _FILE.fullmatch(span)]
+    assert [name for name in names if not any((place / name).exists() for place in places)] == []
+
+
+@every_page
+def test_commands_have_the_flags_that_are_printed(page):
+    blocks = [code for _, code in _FENCE.findall(_written(page))]
+    spans = _SPAN.findall(_FENCE.sub("", _written(page)))
+    known = {
+        name: {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+        | {"--help"}
+        for name, command in generate.commands().items()
+    }
+    printed = 0
+    for line in "\n".join([*blocks, *spans]).replace("\\\n", " ").split("\n"):
+        call = re.search(r"(?:^|[ /])antiphon ([a-z]+)((?: .*)?)$", line.partition(" #")[0].rstrip())
+        if call is None or not re.match(r"(\S*=\S* )*(\S*/)?antiphon ", line):
+            continue
+        printed += 1
+        assert call[1] in known, line
+        assert set(_FLAG.findall(call[2])) <= known[call[1]], line
+    assert printed or page != ROOT / "README.md"
+
+
+@every_page
+def test_flags_in_prose_exist(page):
+    known = {
+        flag for command in generate.commands().values() for option in command.params for flag in option.opts
+    }
+    known |= {"--check"}  # docs/generate.py's own
+    foreign = {"--max-num-seqs", "--max-running-requests", "--parallel"}  # of inference servers
+    spans = [span for span in _SPAN.findall(_prose(page)) if span.startswith("--")]
+    assert {span.split()[0] for span in spans} - known - foreign - {"--no-strict"} == set()
+
+
+@every_page
+def test_make_targets_that_are_named_exist(page):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = [block for _, block in _FENCE.findall(page.read_text())]
+    named = re.findall(r"^make ([a-z]+)", "\n".join([*code, *_SPAN.findall(_prose(page))]), re.MULTILINE)
+    assert set(named) - targets == set()
+
+
+@every_page
+def test_environment_variables_that_are_named_exist(page):
+    readers = [*(ROOT / "src").rglob("*.py"), ROOT / "tests" / "conftest.py"]
+    known = {name for reader in readers for name in _VARIABLE.findall(reader.read_text())}
+    known |= {f"ANTIPHON_{name.upper()}" for name in type(LIMITS).__struct_fields__}
+    assert set(_VARIABLE.findall(page.read_text())) - known == set()
+
+
+@every_page
+def test_defaults_that_are_told_are_the_defaults(page):
+    """`gap` (180 s), `max_body` (32 MiB), `queue_length` (1024): each is checked."""
+    told = re.findall(r"`(\w+)` \((\d[\d.]*)( s| KiB| MiB|)\)", page.read_text().replace("\n", " "))
+    for name, number, unit in told:
+        size = {" KiB": 1024, " MiB": config.MIB}.get(unit, 1)
+        assert float(number) * size == getattr(LIMITS, name), name
+    assert told or page.name != "behavior.md"
+
+
+def test_every_limit_is_told_in_the_page_on_behavior():
+    text = (ROOT / "docs/behavior.md").read_text()
+    assert [name for name in type(LIMITS).__struct_fields__ if f"`{name}`" not in text] == []
+
+
+def test_every_runtime_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    rows = [
+        line
+        for line in (ROOT / "docs/decisions/0007-dependencies.md").read_text().split("\n")
+        if line[:2] == "| "
+    ]
+    told = set(re.findall(r"[\w-]+", " ".join(row.split("|")[1] for row in rows)))
+    assert {re.match(r"[\w-]+", each)[0] for each in wanted} - told == set()
+
+
+def test_the_changelog_begins_with_this_version():
+    versions = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == antiphon.__version__
