@@ -1,0 +1,117 @@
+"""The fair queue: nobody is starved by a flood, order holds inside a share, leaving costs nothing."""
+
+from collections import Counter, deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.server.fairness import FairQueue, Priority
+
+
+def drain(queue, used=None):
+    used = Counter(used)
+    out = []
+    while (item := queue.pop(used)) is not None:
+        out.append(item)
+    return out
+
+
+def test_one_share_is_first_come_first_served():
+    queue = FairQueue()
+    for number in range(5):
+        queue.push(number, share="a")
+    assert drain(queue) == [0, 1, 2, 3, 4]
+
+
+def test_shares_take_turns():
+    queue = FairQueue()
+    for number in range(4):
+        queue.push(f"a{number}", share="a")
+    queue.push("b0", share="b")
+    queue.push("b1", share="b")
+    assert drain(queue) == ["a0", "b0", "a1", "b1", "a2", "a3"]
+
+
+def test_who_uses_fewer_slots_goes_first():
+    queue = FairQueue()
+    queue.push("a0", share="a")
+    queue.push("b0", share="b")
+    assert queue.pop({"a": 3, "b": 1}) == "b0"
+
+
+def test_weights():
+    queue = FairQueue({"a": 2.0})
+    queue.push("a0", share="a")
+    queue.push("b0", share="b")
+    assert queue.pop({"a": 3, "b": 2}) == "a0"
+    assert queue.pop({"a": 4, "b": 2}) == "b0"
+
+
+def test_interactive_before_background_inside_a_share_only():
+    queue = FairQueue()
+    queue.push("title", share="a", priority=Priority.BACKGROUND)
+    queue.push("main", share="a")
+    queue.push("other", share="b", priority=Priority.BACKGROUND)
+    assert drain(queue) == ["main", "other", "title"]
+
+
+def test_leaving():
+    queue = FairQueue()
+    queue.push("a", share="a")
+    assert queue.remove("a") is True
+    assert queue.remove("a") is False
+    assert len(queue) == 0
+    assert queue.pop({}) is None
+
+
+def test_the_expected_order_is_the_order():
+    queue = FairQueue()
+    for number in range(3):
+        queue.push(f"a{number}", share="a")
+        queue.push(f"b{number}", share="b", priority=Priority.BACKGROUND)
+    used = Counter({"a": 1})
+    expected = queue.in_order(used)
+    served = []
+    while (item := queue.pop(used)) is not None:
+        used[item[0]] += 1
+        served.append(item)
+    assert served == expected
+    assert len(queue) == 0
+
+
+def test_a_flood_of_a_hundred_times_leaves_the_others_their_share():
+    """Two shares on 8 slots, unit service times; one asks 100 times as much as the other can use."""
+    queue, used, running = FairQueue(), Counter(), deque()
+    served = Counter()
+    arrivals = {"flood": 800, "calm": 4}  # at each step; calm's own share would be 4 slots
+    for step in range(200):
+        for share, count in arrivals.items():
+            for number in range(count):
+                if len(queue) < 5000 or share == "calm":
+                    queue.push((share, step, number), share=share)
+        while running and running[0][0] <= step:
+            used[running.popleft()[1]] -= 1
+        while sum(used.values()) < 8:
+            share = queue.pop(used)[0]
+            used[share] += 1
+            served[share] += 1
+            running.append((step + 1, share))
+    assert served["calm"] >= 0.95 * 4 * 200
+    assert served["flood"] >= 0.95 * 4 * 200
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(list(Priority)), st.booleans()), max_size=40)
+)
+def test_nothing_is_lost_or_served_twice(moves):
+    queue, waiting = FairQueue(), []
+    for number, (share, priority, leaves) in enumerate(moves):
+        queue.push(number, share=share, priority=priority)
+        waiting.append(number)
+        if leaves:
+            gone = waiting.pop(0)
+            assert queue.remove(gone)
+    assert len(queue) == len(waiting)
+    assert sorted(queue.in_order({})) == sorted(waiting)
+    assert sorted(drain(queue)) == sorted(waiting)
