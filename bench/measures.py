@@ -80,15 +80,13 @@ class Bench:
         )
 
     def close(self) -> None:
-        """Leave all streams, and wait until the upstream has none."""
+        """Leave all streams, and wait until the upstream sends none. Raises RuntimeError if it goes on."""
         self.client.call("close_streams")
         deadline = time.monotonic() + 10
-        while self.client.call("count")["open"] or self.mock.call("count")["connections"] > self.kept:
+        while self.mock.call("count")["streaming"]:
             if time.monotonic() > deadline:
-                raise RuntimeError("streams are left over at the upstream")
+                raise RuntimeError("the upstream still sends 10 s after its clients have left")
             time.sleep(0.05)
-
-    kept = 0  # connections that a proxy may keep idle
 
     def next_numbers(self, count: int) -> int:
         """The first of `count` numbers that no request had before."""
@@ -113,8 +111,8 @@ def _cpu_rounds(bench: Bench, plan: Plan, running: list[Arm]) -> dict[str, Any]:
     for number in range(plan.rounds):
         order = running if number % 2 == 0 else running[::-1]
         for arm in order:
-            reading = _cpu_reading(bench, arm, streams, plan.warm_up, plan.window)
-            rounds.append({"round": number + 1, "arm": arm.name, **reading})
+            reading, tries = _fair_reading(bench, plan, arm, streams)
+            rounds.append({"round": number + 1, "arm": arm.name, "tries": tries, **reading})
             bench.say(
                 f"round {number + 1}/{plan.rounds} {arm.name}: {reading['us_per_event']:.1f} µs per event, "
                 f"{reading['delivered']:.3f} of the events, others took {reading['others']:.0%} of the machine"
@@ -155,6 +153,16 @@ def _bearable(bench: Bench, plan: Plan, running: list[Arm]) -> int:
         streams = int(streams * 0.8)
 
 
+def _fair_reading(bench: Bench, plan: Plan, arm: Arm, streams: int) -> tuple[dict[str, Any], int]:
+    """A reading in which nobody was starved, if one of three is; and how many it took."""
+    for tries in (1, 2, 3):
+        reading = _cpu_reading(bench, arm, streams, plan.warm_up, plan.window)
+        if _fair(reading):
+            break
+        bench.say(f"{arm.name}: {reading['delivered']:.3f} of the events were delivered: read once more")
+    return reading, tries
+
+
 def _fair(reading: dict[str, Any]) -> bool:
     return min(reading["delivered"], reading["offered"]) >= FAIR and reading["held_back"] == 0
 
@@ -174,7 +182,6 @@ def _cpu_reading(bench: Bench, arm: Arm, streams: int, warm_up: float, window: f
     before = look()
     time.sleep(window)
     after = look()
-    bench.kept = 10**6  # idle ones are the proxies' own business here
     bench.close()
     seconds = after[0]["at"] - before[0]["at"]
     events = after[0]["events"] - before[0]["events"]
@@ -267,7 +274,6 @@ def _with_all(bench: Bench, running: list[Arm], run: Callable[[], None]) -> None
 def _warm(bench: Bench, arm: Arm) -> None:
     bench.open(arm, 20)
     time.sleep(1)
-    bench.kept = 10**6
     bench.close()
 
 

@@ -70,6 +70,9 @@ class Pacer:
         if share is not None:
             share.discard(stream)
 
+    def __len__(self) -> int:
+        return len(self._share_of)
+
     def _run(self) -> None:
         if not self._share_of:
             return
@@ -198,7 +201,7 @@ def count() -> dict[str, Any]:
         "flooded": totals.flooded,
         "requests": totals.requests,
         "latest_timer_ms": latest * 1000,
-        "connections": len(connections),
+        "streaming": sum(map(len, pacers.values())),
         "paused": sum(stream._paused for stream in connections),
     }
 

@@ -36,6 +36,7 @@ import wire
 from control import Worker
 
 QUIET = 0.5  # load average (1 minute) above which figures are not to be quoted
+NEIGHBOURS = 0.10  # of the machine's CPU time that others may take during a reading
 RESULTS = arms.HERE / "results"
 
 TARGETS = {  # at most
@@ -55,6 +56,9 @@ def main() -> int:
     given = {name: getattr(options, name) for name in ("rounds", "window", "streams")}
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     about = _about()
+    if options.wait:
+        _wait_until_quiet(options.wait)
+        about = _about()
     load = about["load_average"][0]
     console.print(_about_line(about))
     if load > QUIET:
@@ -111,6 +115,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=_parts, default=list(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--quick", action="store_true", help="short and small: a look, not a measurement")
     parser.add_argument("--force", action="store_true", help="also on a machine that is not quiet")
+    parser.add_argument("--wait", type=float, metavar="MINUTES", help="so long for a quiet machine")
     parser.add_argument("--rounds", type=int, help="of the CPU part (default 5)")
     parser.add_argument("--window", type=float, help="seconds of one CPU reading (default 10)")
     parser.add_argument("--streams", type=int, help="of the CPU part (default 200)")
@@ -136,9 +141,14 @@ def _hold(bench: measures.Bench, plan: measures.Plan, seconds: float) -> int:
             f"{plan.streams} streams of {measures.RATE} events/s through pid {arm.pid} for {seconds:g} s"
         )
         time.sleep(seconds)
-        bench.kept = 10**6
         bench.close()
     return 0
+
+
+def _wait_until_quiet(minutes: float) -> None:
+    deadline = time.monotonic() + minutes * 60
+    while os.getloadavg()[0] > QUIET and time.monotonic() < deadline:
+        time.sleep(2)
 
 
 def _say(text: str) -> None:
@@ -233,32 +243,31 @@ def _cpu_table(part: dict[str, Any]) -> Table:
     title = f"CPU per streamed event: {part['streams']} streams of {part['rate']} events/s"
     if part["streams"] < part["asked_streams"]:
         title += f" (the machine could not carry {part['asked_streams']})"
-    columns = (
-        "µs, median",
-        "min to max",
-        "user + system",
-        "client reads/event",
-        "own reads/event",
-        "delivered",
-    )
+    columns = ("µs, median", "min to max", "user + system", "reads/event", "delivered", "others' CPU")
     table = _table(title, "", *columns)
     for name, row in part["arms"].items():
-        delivered = min(reading["delivered"] for reading in part["rounds"] if reading["arm"] == name)
+        mine = [reading for reading in part["rounds"] if reading["arm"] == name]
         us = row["us_per_event"]
-        own = row["reads_per_event"]["median"]
         table.add_row(
             name,
             f"{us['median']:.1f}",
             f"{us['min']:.1f} to {us['max']:.1f}",
             f"{row['user_us']['median']:.1f} + {row['system_us']['median']:.1f}",
-            f"{row['client_reads_per_event']['median']:.3f}",
-            f"{own:.3f}" if own > 0.1 else "not counted",
-            f"{delivered:.3f}",
+            _reads(row),
+            f"{min(reading['delivered'] for reading in mine):.3f}",
+            f"{max(reading['others'] for reading in mine):.0%}",
         )
     if "ratio_to_nginx" in part:
         ratio = part["ratio_to_nginx"]
         table.add_row("ratio", f"{ratio['median']:.2f}", f"{ratio['min']:.2f} to {ratio['max']:.2f}")
     return table
+
+
+def _reads(row: dict[str, Any]) -> str:
+    """Reads of the client and, where the kernel counts them, of the arm itself."""
+    own = row["reads_per_event"]["median"]
+    text = f"client {row['client_reads_per_event']['median']:.2f}"
+    return f"{text}, own {own:.2f}" if own > 0.1 else text
 
 
 def _ttft_table(part: dict[str, Any]) -> Table:

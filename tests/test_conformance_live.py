@@ -12,7 +12,7 @@ from live_gateway import free_port, gateway
 from pipeline import CORPUS, HERE
 
 CONFORMANCE = HERE / "conformance"
-KINDS = {"openai_sse", "raw_body", "upstream_http", "anthropic_request"}
+KINDS = {"openai_sse", "raw_body", "upstream_http", "anthropic_request", "http_request"}
 PROSE = {"XPT-04", "XPT-05"}  # run.py cannot judge them: their expectation is a sentence
 CASES = [case["id"] for case in CORPUS if case["trigger"]["kind"] in KINDS and case["id"] not in PROSE]
 SLOTS = 8

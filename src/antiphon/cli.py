@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from antiphon import __version__
+from antiphon.check.cli import app as check_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Anthropic Messages clients on the inference servers you own.",
 )
+app.add_typer(check_app, name="check")
 _err = Console(stderr=True, highlight=False)
 
 

@@ -10,6 +10,7 @@ import json
 
 from aiohttp import ClientError, ClientSession, web
 from aiohttp.test_utils import TestServer
+
 from check import samples as s
 
 
@@ -32,9 +33,10 @@ class BrokenGateway:
         await self.server.close()
 
     async def ask(self, body, headers):
-        async with ClientSession() as session, session.post(
-            self.upstream + "/chat/completions", json=body, headers=headers
-        ) as reply:
+        async with (
+            ClientSession() as session,
+            session.post(self.upstream + "/chat/completions", json=body, headers=headers) as reply,
+        ):
             try:
                 return reply.status, await reply.text(), True
             except ClientError:
@@ -82,7 +84,11 @@ class BrokenGateway:
         if self.fault == "upstream id":
             start["message"]["id"] = "chatcmpl-9"
         if self.fault == "thinking as text":
-            blocks = [s.block(0, type="text", text=""), s.delta(0, type="thinking_delta", thinking=thought), s.stop(0)]
+            blocks = [
+                s.block(0, type="text", text=""),
+                s.delta(0, type="thinking_delta", thinking=thought),
+                s.stop(0),
+            ]
         else:
             blocks = [s.block(0, type="text", text=""), s.delta(0, type="text_delta", text=said), s.stop(0)]
         return [start, *(blocks if said or thought else []), s.finish(input_tokens=3), s.END]

@@ -1,6 +1,6 @@
 """Imitations of inference servers, one shape for each: what they say, in which form, when they stop.
 
-    async with Imitation(VLLM) as server: ...   # server.url is its base URL
+async with Imitation(VLLM) as server: ...   # server.url is its base URL
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class Imitation:
 
     def __init__(self, shape):
         self.shape, self.requests, self.running = shape, [], 0
-        self.over = asyncio.Event()
         app = web.Application(client_max_size=1 << 26)
         app.router.add_route("*", "/{path:.*}", self.answer)
         self.server = TestServer(app, host="127.0.0.1")
@@ -90,7 +89,6 @@ class Imitation:
         return self
 
     async def __aexit__(self, *_):
-        self.over.set()
         await self.server.close()
 
     def error(self, status, text):
@@ -142,9 +140,17 @@ class Imitation:
             return await self.talk_on(request)
         if shape.slow and self.running:
             await asyncio.sleep(0.4)
-        usage = {"prompt_tokens": min(words, shape.window or words), "completion_tokens": 4, "total_tokens": 9}
+        usage = {
+            "prompt_tokens": min(words, shape.window or words),
+            "completion_tokens": 4,
+            "total_tokens": 9,
+        }
         if not body.get("stream"):
-            choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "length"}
+            choice = {
+                "index": 0,
+                "message": {"role": "assistant", "content": "ok"},
+                "finish_reason": "length",
+            }
             return web.json_response({"object": "chat.completion", "choices": [choice], "usage": usage})
         frames = self.frames(body, usage)
         data = "".join(f"data: {json.dumps(f)}{shape.line_end * 2}" for f in frames)
@@ -153,7 +159,7 @@ class Imitation:
         return web.Response(body=data.encode(), headers={"content-type": shape.content_type})
 
     async def talk_on(self, request):
-        """Words until the client leaves; a server that goes on keeps its slot until the test is over."""
+        """Words until the client leaves; a server that goes on keeps the slot for ever."""
         self.running += 1
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         try:
@@ -162,11 +168,9 @@ class Imitation:
                 await response.write(b'data: {"choices":[{"index":0,"delta":{"content":"one "}}]}\n\n')
                 await asyncio.sleep(0.002)
         except ConnectionError:
-            if self.shape.leaves == "goes_on":
-                await self.over.wait()
+            return response
         finally:
-            self.running -= 1
-        return response
+            self.running -= self.shape.leaves == "stops"
 
     def frames(self, body, usage):
         shape = self.shape
@@ -183,7 +187,9 @@ class Imitation:
             deltas.append({"content": "Th"})
             matched = body["stop"][0]
         else:
-            deltas += [{"content": word} for word in (shape.think_tags or "", "Two and three", " are five.") if word]
+            deltas += [
+                {"content": word} for word in (shape.think_tags or "", "Two and three", " are five.") if word
+            ]
         choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
         if shape.finish:
             last = {"index": 0, "delta": {}, "finish_reason": reason}
@@ -194,7 +200,9 @@ class Imitation:
         options = body.get("stream_options") or {}
         if shape.usage == "continuous" and options.get("continuous_usage_stats"):
             frames = [frame | {"usage": usage} for frame in frames]
-        if shape.usage in ("end", "continuous") and (options.get("include_usage") or "stream_options" in shape.refuses):
+        if shape.usage in ("end", "continuous") and (
+            options.get("include_usage") or "stream_options" in shape.refuses
+        ):
             frames.append({"object": "chat.completion.chunk", "choices": [], "usage": usage})
         return frames
 
@@ -212,7 +220,13 @@ class Imitation:
         index = {"index": 0} if self.shape.index else {}
         head = {**index, "id": "call_1", "type": "function"}
         if self.shape.tools == "whole":
-            return [{"tool_calls": [{**head, "function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'}}]}]
+            return [
+                {
+                    "tool_calls": [
+                        {**head, "function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'}}
+                    ]
+                }
+            ]
         return [
             {"tool_calls": [{**head, "function": {"name": "get_weather", "arguments": ""}}]},
             {"tool_calls": [{**index, "function": {"arguments": '{"city":'}}]},

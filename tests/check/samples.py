@@ -76,7 +76,13 @@ def short(*between, reason="end_turn"):
 
 def failed():
     return copy.deepcopy(
-        [start(), *THINKING, TEXT[0], TEXT[1], {"type": "error", "error": {"type": "api_error", "message": "gone"}}]
+        [
+            start(),
+            *THINKING,
+            TEXT[0],
+            TEXT[1],
+            {"type": "error", "error": {"type": "api_error", "message": "gone"}},
+        ]
     )
 
 
@@ -103,7 +109,9 @@ def concrete(events):
     return fill(events)
 
 
-CORPUS_STREAMS = {case["id"]: concrete(case["expected"]["events"]) for case in CORPUS if "events" in case["expected"]}
+CORPUS_STREAMS = {
+    case["id"]: concrete(case["expected"]["events"]) for case in CORPUS if "events" in case["expected"]
+}
 
 
 def _places(value, path=()):
@@ -126,8 +134,24 @@ def mutate(events, rng):
     elif how == 2:
         events.insert(rng.randrange(len(events)), events.pop(at))
     elif how == 3:
-        kinds = [PING, END, start(), stop(0), stop(1), delta(0, type="text_delta", text="x"), finish(), "x", None]
-        kinds += [{"type": "new_event"}, {"type": None}, {}, {"type": "error"}, block(1, type="text", text="")]
+        kinds = [
+            PING,
+            END,
+            start(),
+            stop(0),
+            stop(1),
+            delta(0, type="text_delta", text="x"),
+            finish(),
+            "x",
+            None,
+        ]
+        kinds += [
+            {"type": "new_event"},
+            {"type": None},
+            {},
+            {"type": "error"},
+            block(1, type="text", text=""),
+        ]
         events.insert(at, copy.deepcopy(rng.choice(kinds)))
     else:
         places = [(path, inner) for path, inner in _places(events) if len(path) > 1]

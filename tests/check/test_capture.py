@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from check import samples as s
 
 from antiphon.check.capture import NotAnAnswer, judge_capture
+from check import samples as s
 
 
 def test_a_good_stream():
@@ -39,7 +39,9 @@ def test_a_whole_message():
     assert judge_capture(b'{"type":"message"}').violations
 
 
-@pytest.mark.parametrize("body", [b"", b"\n\n", b"<html>", b"{", b"\x00\xff", b"data: [DONE]\n\n", b"[" * 9999])
+@pytest.mark.parametrize(
+    "body", [b"", b"\n\n", b"<html>", b"{", b"\x00\xff", b"data: [DONE]\n\n", b"[" * 9999]
+)
 def test_what_is_no_answer(body):
     with pytest.raises(NotAnAnswer):
         judge_capture(body)

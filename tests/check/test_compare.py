@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
+
+from antiphon.check import compare
 from check import samples as s
 from pipeline import CORPUS
 from pipeline import run as pinned
-
-from antiphon.check import compare
 
 VALUES = [None, "", "a", "msg_1", "chatcmpl-1", "m", "call/1", 0, 3, -1, True, 1.0, [], {}, ["a"], {"a": 1}]
 WANTED = ["<int>", "<int > 0>", "<msg_*>", "<toolu_* unique>", "<requested model>", "<str>", "a", 3, None, True, [],
@@ -38,7 +38,11 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '
 @pytest.mark.parametrize(
     ("want", "got", "same"),
     [
-        ([{"role": "user", "content": "a b"}], [{"role": "user", "content": [{"type": "text", "text": "a b"}]}], True),
+        (
+            [{"role": "user", "content": "a b"}],
+            [{"role": "user", "content": [{"type": "text", "text": "a b"}]}],
+            True,
+        ),
         ([{"role": "user", "content": "a\nb"}], [{"role": "user", "content": "a b "}], True),
         ([{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}], False),
         ([{"role": "user", "content": "a"}], [{"role": "system", "content": "a"}], False),
@@ -75,16 +79,24 @@ def test_messages(want, got, same):
 
 
 def test_requests():
-    assert compare.request_difference({"model": "x", "stop": ["A"]}, {"model": "y", "stop": ["A"]}, "m") is None
+    assert (
+        compare.request_difference({"model": "x", "stop": ["A"]}, {"model": "y", "stop": ["A"]}, "m") is None
+    )
     assert "stop = null" in compare.request_difference({"stop": ["A"]}, {}, "m")
-    assert compare.request_difference({}, {"thinking": 1}, "m", absent=["thinking"]) == "the upstream got thinking"
+    assert (
+        compare.request_difference({}, {"thinking": 1}, "m", absent=["thinking"])
+        == "the upstream got thinking"
+    )
     assert compare.request_difference({}, "no object", "m", absent=["thinking"]) is None
 
 
 def test_pieces():
     want = [
         {"role": "tool", "tool_call_id": "a", "content": "x y"},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:1"}}, {"text": "<free>"}]},
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": "data:1"}}, {"text": "<free>"}],
+        },
     ]
     sent = {"messages": [{"tool_call_id": "a", "content": [{"text": "y x"}]}, {"url": "data:1"}]}
     assert compare.pieces_missing(want, sent) is None

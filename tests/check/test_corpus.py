@@ -2,9 +2,8 @@
 
 from importlib import resources
 
-from pipeline import HERE
-
 from antiphon.check.corpus import load
+from pipeline import HERE
 
 
 def test_is_byte_for_byte_the_pinned_file():

@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from check import samples as s
-from pipeline import judge as pinned
 
 from antiphon.check.fold import fold, remarks
+from check import samples as s
+from pipeline import judge as pinned
 
 
 def test_folds_every_block():
@@ -16,7 +16,13 @@ def test_folds_every_block():
     assert (held.content[1]["text"], held.content[2]["input"]) == ("Hello", {"a": 1})
     assert (held.stop_reason, held.stop_sequence, held.error) == ("tool_use", None, None)
     assert held.usage == {"input_tokens": 5, "output_tokens": 7}
-    assert (held.closed, held.closed_tools, held.open_blocks, held.pings, held.events) == (3, ["f"], [], 1, 15)
+    assert (held.closed, held.closed_tools, held.open_blocks, held.pings, held.events) == (
+        3,
+        ["f"],
+        [],
+        1,
+        15,
+    )
 
 
 def test_folds_a_failure():
@@ -40,7 +46,10 @@ def test_agrees_with_the_pinned_fold(seed):
     [
         (s.failed(), "does not repeat such a turn"),
         ([s.start(), {"type": "error", "error": {}}], "repeats the turn by itself"),
-        ([*s.legal()[:13], {"type": "error", "error": {}}], "It runs these tools, which were closed before: f."),
+        (
+            [*s.legal()[:13], {"type": "error", "error": {}}],
+            "It runs these tools, which were closed before: f.",
+        ),
         ([s.start(usage={"input_tokens": 0}), *s.legal()[1:]], "input_tokens 0"),
         ([s.start(), s.finish(), s.END], "asks again once"),
         ([*s.legal()[:11], *s.legal()[12:]], "not a whole JSON object"),

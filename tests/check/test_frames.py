@@ -5,11 +5,11 @@ import random
 import re
 
 import pytest
-from check import samples as s
-from pipeline import run as pinned
 
 from antiphon.check.frames import read_frames
 from antiphon.check.rules import RULES
+from check import samples as s
+from pipeline import run as pinned
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -47,7 +47,7 @@ def test_all_three_line_ends(end):
 
 
 def test_legal_oddities():
-    body = ": hello\n\nevent:ping\ndata:{\ndata: \"type\":\ndata: \"ping\"}\nother: x\n\n\n".encode()
+    body = b': hello\n\nevent:ping\ndata:{\ndata: "type":\ndata: "ping"}\nother: x\n\n\n'
     frames, found = read_frames(body)
     assert (frames[0].event, frames[0].name, frames[0].line, found) == ({"type": "ping"}, "ping", 3, [])
 
@@ -70,7 +70,9 @@ def test_agrees_with_the_pinned_decoder(seed):
         events = rng.choice([s.legal(), s.failed(), *s.CORPUS_STREAMS.values()])
         body = s.sse(events, rng.choice(["\n", "\r\n"]))
         at = rng.randrange(len(body))
-        body = rng.choice([body, body[:at], body[:at] + body[at + 1 :], body[at:], body[:at] + b"\xff" + body[at:]])
+        body = rng.choice(
+            [body, body[:at], body[:at] + body[at + 1 :], body[at:], body[:at] + b"\xff" + body[at:]]
+        )
         if re.search(rb"\r(?!\n)", body):
             continue  # a lone CR ends a line here, as the standard says, and not there
         frames, mine = read_frames(body)

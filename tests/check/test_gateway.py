@@ -1,15 +1,19 @@
 """`check gateway`: a good gateway holds, and each fault of a broken one is found and named."""
 
 import asyncio
+import json
+import subprocess
+import sys
 
 import pytest
-from check.broken_gateway import BrokenGateway
-from live_gateway import gateway
-from pipeline import run as pinned
 
 from antiphon.check.corpus import load
 from antiphon.check.gateway import Answer, CannotRun, Player, judge_http
 from antiphon.check.stand_in import StandIn
+from check.broken_gateway import BrokenGateway
+from live_gateway import gateway
+from pipeline import HERE
+from pipeline import run as pinned
 
 CASES = {case.id: case for case in load()}
 # One or two of each kind and ending; the whole corpus is played by the conformance suite.
@@ -31,7 +35,9 @@ async def test_antiphon_holds(tmp_path):
         with gateway(tmp_path, upstream.base_url) as antiphon:
             player = Player(antiphon.base_url, upstream, prefix="/llm")
             await player.prepare()
-            verdicts = [await player.play(CASES[case_id]) for case_id in [*SOME, *ends, *raw] if case_id in CASES]
+            verdicts = [
+                await player.play(CASES[case_id]) for case_id in [*SOME, *ends, *raw] if case_id in CASES
+            ]
     assert [f"{v.id} {v.sentence}" for v in verdicts if v.outcome == "fails"] == []
     assert len(verdicts) >= 20
 
@@ -67,7 +73,9 @@ async def test_a_fault_is_named(fault, case_id, words):
 
 
 async def test_a_cut_off_answer_must_not_look_finished():
-    cut = next(case for case in CASES.values() if case.trigger.get("end") == "reset" and "events" in case.expected)
+    cut = next(
+        case for case in CASES.values() if case.trigger.get("end") == "reset" and "events" in case.expected
+    )
     found = await verdict("none", cut.id)
     assert found.outcome == "fails"
 
@@ -125,8 +133,6 @@ ANSWERS = [
 @pytest.mark.parametrize(("status", "body", "headers"), ANSWERS)
 @pytest.mark.parametrize("case_id", ["ERR-02", "ERR-04", "RQT-14"])
 def test_agrees_with_the_pinned_runner(case_id, status, body, headers):
-    import json
-
     case, text = CASES[case_id], json.dumps(body)
     context = {"model": "m", "judge_request_id": case_id == "ERR-02", "retry-after": "7"}
     theirs = pinned.http_verdict(case.expected, status, headers, text, context)
@@ -150,3 +156,33 @@ async def test_one_odd_answer_does_not_end_the_run():
 
 async def _all(player):
     return [await player.play(CASES[case_id]) for case_id in ("ERR-11", "ENV-04")]
+
+
+async def test_agrees_with_the_pinned_runner_case_by_case(tmp_path):
+    """A gateway that is wrong in most cases and right in some: both runners say the same of each."""
+    cases = [case for case in CASES.values() if case.playable and case.trigger.get("end") != "hang"][::2]
+    upstream = StandIn(0)
+    async with upstream, BrokenGateway(upstream.base_url) as broken:
+        player = Player(broken.url, upstream)
+        mine = {case.id: (await player.play(case)).outcome == "holds" for case in cases}
+        await upstream.__aexit__(None, None, None)  # the port is the other runner's now
+        file = tmp_path / "verdicts.json"
+        only = [word for case in cases for word in ("--only", case.id)]
+        await asyncio.to_thread(
+            subprocess.run,
+            [
+                sys.executable,
+                HERE / "conformance" / "run.py",
+                "--gateway",
+                broken.url,
+                "--quiet",
+                "--json",
+                file,
+            ]
+            + ["--listen", str(upstream.port), *only],
+            capture_output=True,
+            timeout=60,
+        )
+    theirs = {verdict["id"]: verdict["verdict"] == "ok" for verdict in json.loads(file.read_text())}
+    assert mine == theirs
+    assert 10 < sum(mine.values()) < 30

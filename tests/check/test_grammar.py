@@ -4,11 +4,11 @@ import random
 import re
 
 import pytest
-from check import samples as s
-from pipeline import judge as pinned
 
 from antiphon.check.grammar import judge
 from antiphon.check.rules import RULES, Violation
+from check import samples as s
+from pipeline import judge as pinned
 
 
 def edited(change, events=None):
@@ -190,7 +190,9 @@ def test_both_judges_agree_on_mutations(seed):
         assert positions(mine) == pinned_positions(pinned.violations(mutated)), mutated
         lenient = [v for v in mine if not v.survivable]
         assert positions(lenient) == pinned_positions(pinned.violations(mutated, envelope=False)), mutated
-        assert positions(judge(mutated, prefix=True)) == pinned_positions(pinned.violations(mutated, prefix=True))
+        assert positions(judge(mutated, prefix=True)) == pinned_positions(
+            pinned.violations(mutated, prefix=True)
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ from antiphon.check.stand_in import StandIn
 
 async def ask(port, path="/v1/chat/completions", body=b"{}", head=b""):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST %s HTTP/1.1\r\nhost: x\r\n%scontent-length: %d\r\n\r\n%s" % (path.encode(), head, len(body), body))
+    writer.write(
+        b"POST %s HTTP/1.1\r\nhost: x\r\n%scontent-length: %d\r\n\r\n%s"
+        % (path.encode(), head, len(body), body)
+    )
     return reader, writer
 
 
@@ -34,7 +37,9 @@ async def test_plays_frames():
 
 async def test_plays_raw_bytes_with_their_status():
     async with StandIn(0) as upstream:
-        upstream.play({"kind": "raw_body", "status": 529, "headers": {"x-a": "b"}, "chunks_hex": ["ff00"], "end": "eof"})
+        upstream.play(
+            {"kind": "raw_body", "status": 529, "headers": {"x-a": "b"}, "chunks_hex": ["ff00"], "end": "eof"}
+        )
         got = await answer(upstream.port)
     assert got.startswith(b"HTTP/1.1 529 ")
     assert b"x-a: b\r\n" in got
@@ -43,7 +48,9 @@ async def test_plays_raw_bytes_with_their_status():
 
 async def test_plays_a_whole_body():
     async with StandIn(0) as upstream:
-        upstream.play({"kind": "upstream_http", "status": 429, "headers": {"retry-after": "7"}, "body": {"a": 1}})
+        upstream.play(
+            {"kind": "upstream_http", "status": 429, "headers": {"retry-after": "7"}, "body": {"a": 1}}
+        )
         got = await answer(upstream.port)
     assert b"retry-after: 7\r\ncontent-length: 8\r\n" in got
     assert got.endswith(b'{"a": 1}')
@@ -90,7 +97,9 @@ async def test_reads_chunked_requests():
     assert upstream.requests[0].body == {"a": 1}
 
 
-@pytest.mark.parametrize("noise", [b"", b"\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n"])
+@pytest.mark.parametrize(
+    "noise", [b"", b"\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n"]
+)
 async def test_noise_is_hung_up_on(noise):
     async with StandIn(0) as upstream:
         reader, writer = await asyncio.open_connection("127.0.0.1", upstream.port)

@@ -61,6 +61,12 @@ class Sdk:
         command = {"op": "stream", "base_url": base_url, "request": request, "leave_after": leave_after}
         return self._ask(command)
 
+    def count(self, base_url: str, request: dict) -> dict[str, Any]:
+        return self._ask({"op": "count", "base_url": base_url, "request": request})
+
+    def models(self, base_url: str, request: dict) -> dict[str, Any]:
+        return self._ask({"op": "models", "base_url": base_url, "request": request})
+
     def _ask(self, command: dict) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
@@ -70,7 +76,9 @@ class Sdk:
     def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"{self.name} ended with status {self._process.wait()}"
+        if not line:
+            self._process.communicate()
+            raise AssertionError(f"{self.name} ended with status {self._process.returncode}")
         return json.loads(line)
 
     def __enter__(self) -> Self:

@@ -13,6 +13,15 @@ async function perform(command) {
   // No retries: a test asks how one answer is understood.
   const client = new Anthropic({ baseURL: command.base_url, apiKey: 'test-key', maxRetries: 0, timeout: 60_000 });
   if (command.op === 'create') return { message: await client.messages.create(command.request) };
+  if (command.op === 'count') {
+    const { input_tokens } = await client.messages.countTokens(command.request);
+    return { input_tokens };
+  }
+  if (command.op === 'models') {
+    const models = [];
+    for await (const model of client.models.list(command.request)) models.push(model.id);
+    return { models };
+  }
   const seen = [];
   const stream = client.messages.stream(command.request);
   for await (const event of stream) {

@@ -3,12 +3,14 @@
 Runs in an environment that has the SDK and nothing of this project (`install.py` makes it), in any major.
 `sdk_script.mjs` is its twin for TypeScript. A command is
 
-    {"op": "create" | "stream", "base_url": "http://...", "request": {...}, "leave_after": 3}
+    {"op": "create" | "stream" | "count" | "models", "base_url": "http://...", "request": {...}, "leave_after": 3}
 
 where `leave_after` closes a stream after so many events. The answer is what the SDK gives its user:
 
     {"message": {...}, "events": ["message_start", ...]}     the folded message
     {"left": true}
+    {"input_tokens": 12}
+    {"models": ["reasoning", ...]}
     {"error": {"class": "RateLimitError", "status": 429, "type": ..., "message": ..., ...}}
 """
 
@@ -26,6 +28,10 @@ def perform(command: dict) -> dict:
     with client:
         if command["op"] == "create":
             return {"message": plain(client.messages.create(**command["request"]))}
+        if command["op"] == "count":
+            return {"input_tokens": client.messages.count_tokens(**command["request"]).input_tokens}
+        if command["op"] == "models":
+            return {"models": [model.id for model in client.models.list(**command["request"])]}
         seen = []
         with client.messages.stream(**command["request"]) as stream:
             for event in stream:

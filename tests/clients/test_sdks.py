@@ -206,6 +206,23 @@ def test_the_upstream_gets_every_field_of_a_request(sdk, recorded):
     assert follow_up == {"role": "user", "content": "And now?"}
 
 
+def test_tokens_are_counted_without_inference(sdk, scripted):
+    question = ask("hi", tools=TOOLS)
+    del question["max_tokens"]
+    longer = question | {"messages": [{"role": "user", "content": "hi " * 100}]}
+    before = len(scripted.simulator.lines())
+    counted = [sdk.count(scripted.base_url, body)["input_tokens"] for body in (question, longer)]
+    assert 0 < counted[0] < counted[1]
+    assert len(scripted.simulator.lines()) == before
+
+
+@pytest.mark.parametrize("page", [{}, {"limit": 1}], ids=["one-page", "a-page-each"])
+def test_models_are_listed(sdk, scripted, page):
+    models = sdk.models(scripted.base_url, page)["models"]
+    assert "reasoning" in models
+    assert len(models) == len(set(models))
+
+
 def test_the_clients_key_and_headers_stay_here(sdk, recorded):
     message_of(sdk.create(recorded.base_url, ask("hi")))
     (request,) = recorded.upstream.requests

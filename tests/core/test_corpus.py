@@ -15,7 +15,11 @@ STREAMED = [
     case
     for case in CORPUS
     if case["trigger"]["kind"] in ("openai_sse", "raw_body")
-    or (case["trigger"]["kind"] == "upstream_http" and case["trigger"]["status"] == 200 and "{" in case["trigger"]["body"])
+    or (
+        case["trigger"]["kind"] == "upstream_http"
+        and case["trigger"]["status"] == 200
+        and "{" in case["trigger"]["body"]
+    )
 ]
 CONTEXT = {"model": "a-model", "judge_model": True, "judge_request_id": False, "retry-after": None}
 

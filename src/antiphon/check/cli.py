@@ -11,21 +11,17 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
-from antiphon.check import report
-from antiphon.check.capture import NotAnAnswer, judge_capture
-from antiphon.check.corpus import Case, load
-from antiphon.check.gateway import CannotRun, Player, Verdict
-from antiphon.check.stand_in import StandIn
-from antiphon.check.upstream.asking import Asker
-from antiphon.check.upstream.examine import examine
-from antiphon.check.upstream.findings import Report
-from antiphon.check.upstream.identity import Unreachable
-from antiphon.check.upstream.profile import profile_toml
+# Imported inside the commands: `antiphon serve` must not wait for the doctor's libraries.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from antiphon.check.corpus import Case
+    from antiphon.check.gateway import Verdict
+    from antiphon.check.upstream.findings import Report
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,11 +45,15 @@ _Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds that one request
 
 
 def _stop(text: str) -> NoReturn:
-    Console(stderr=True, highlight=False).print(report.cell(f"antiphon check: {text}", "red"), soft_wrap=True)
+    from antiphon.check import report
+
+    report.console(stderr=True).print(report.cell(f"antiphon check: {text}", "red"), soft_wrap=True)
     raise typer.Exit(2)
 
 
 def _write_json(to: str | None, value: Any) -> None:
+    from antiphon.check import report
+
     if to == "-":
         sys.stdout.write(report.as_json(value) + "\n")
     elif to is not None:
@@ -109,6 +109,10 @@ def gateway(
     Each case comes from a public bug report. Exit status: 0 every case holds, 1 some do not, 2 no gateway
     answers, the port is taken, or the gateway asks another upstream.
     """
+    from antiphon.check import report
+    from antiphon.check.corpus import load
+    from antiphon.check.gateway import CannotRun
+
     cases = load()
     unknown = set(only or []) - {case.id for case in cases}
     if unknown:
@@ -135,6 +139,9 @@ def gateway(
 async def _play(
     url: str, port: int, cases: list[Case], out: Console, options: dict[str, Any]
 ) -> list[Verdict]:
+    from antiphon.check.gateway import CannotRun, Player
+    from antiphon.check.stand_in import StandIn
+
     upstream = StandIn(port)
     try:
         await upstream.__aenter__()
@@ -187,6 +194,12 @@ def upstream(
 
     Exit status: 0 it can be used, 1 something will hurt (it is listed), 2 nobody answers there.
     """
+    from antiphon.check import report
+    from antiphon.check.upstream.asking import Asker
+    from antiphon.check.upstream.examine import examine
+    from antiphon.check.upstream.identity import Unreachable
+    from antiphon.check.upstream.profile import profile_toml
+
     key = None
     if api_key_env is not None and not (key := os.environ.get(api_key_env)):
         _stop(f"--api-key-env {api_key_env}: this environment variable is not set")
@@ -225,6 +238,9 @@ def stream(
 
     Exit status: 0 it is legal (a stream that says that it failed is), 1 it breaks rules, 2 it is neither.
     """
+    from antiphon.check import report
+    from antiphon.check.capture import NotAnAnswer, judge_capture
+
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:

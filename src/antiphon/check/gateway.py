@@ -31,6 +31,7 @@ _MODEL_NAME: Final = frozenset(("ENV-04",))
 _REQUEST_ID: Final = frozenset(("ERR-02", "ERR-11"))
 # [DONE] ends the message at once: seconds that the whole exchange may take although the upstream hangs.
 _AT_MOST: Final = {"END-12": 1.5}
+_MOST_BYTES: Final = 16 * 1024 * 1024  # of an answer; no case asks for more than a few lines
 
 
 class CannotRun(Exception):  # noqa: N818 - not an error of the program
@@ -203,7 +204,7 @@ class Player:
         data = json.dumps(payload) if isinstance(payload, dict | list) else payload
         loop = asyncio.get_running_loop()
         began = loop.time()
-        body, whole = b"", True
+        body, whole = bytearray(), True
         # A connection for each case: what one case broke must not reach the next.
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
@@ -219,10 +220,12 @@ class Player:
             try:
                 async for piece in response.content.iter_any():
                     body += piece
+                    if len(body) > _MOST_BYTES:
+                        raise ValueError(f"more than {_MOST_BYTES >> 20} MiB came")
             except aiohttp.ClientPayloadError:
                 whole = False
             answered = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status, answered, body, whole, loop.time() - began)
+            return Answer(response.status, answered, bytes(body), whole, loop.time() - began)
 
 
 def judge_http(
@@ -270,7 +273,9 @@ def _shape_difference(shape: Mapping[str, Any], body: dict[str, Any]) -> str | N
 
 def _request_id_difference(body: dict[str, Any], answer: Answer) -> str | None:
     header, inside = answer.headers.get("request-id"), body.get("request_id")
-    return None if header and inside == header else f"the request-id header is {header!r}, in the body {inside!r}"
+    if header and inside == header:
+        return None
+    return f"the request-id header is {header!r}, in the body it is {inside!r}"
 
 
 def _header_difference(

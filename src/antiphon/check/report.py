@@ -73,7 +73,7 @@ def print_verdicts(out: Console, verdicts: Sequence[Verdict], *, prose: int, lef
     if failed:
         faults = _table("case", "what is wrong, and what users saw")
         for verdict in failed:
-            text = cell(f"{verdict.title}\n", "bold").append(clean(verdict.sentence))
+            text = cell(verdict.title, "bold").append("\n").append(clean(verdict.sentence), style="not bold")
             if verdict.symptom:
                 text.append(f"\nSeen elsewhere: {clean(verdict.symptom)}", style="dim")
             if verdict.contested:

@@ -96,7 +96,7 @@ RULES: dict[str, Rule] = {
     ),
     "order.no_message_delta": Rule(
         "message_delta comes before message_stop.",
-        "Both SDKs return a message with stop_reason null, which agents take for neither done nor tool use.",
+        "Both SDKs return a message with stop_reason null: neither done nor tool use.",
     ),
     "order.after_end": Rule(
         "Nothing follows message_stop or error.",
@@ -125,7 +125,7 @@ RULES: dict[str, Rule] = {
     # --- blocks ---
     "block.overlap": Rule(
         "One block is open at a time.",
-        "Stream helpers look at the last block, so text and tool input go to the wrong one;"
+        "SDK stream events look at the last block, so text and tool input go to the wrong one;"
         " Claude Code says 'Content block not found'.",
     ),
     "block.index": Rule("Indices count 0, 1, 2 without gaps.", _LOST),
@@ -175,11 +175,11 @@ RULES: dict[str, Rule] = {
     # --- the finish ---
     "finish.open_block": Rule(
         "All blocks are stopped before message_delta.",
-        "The helpers' 'block finished' callbacks never fire, so a tool may not be run.",
+        "The SDKs' 'block finished' callbacks never fire, so a tool may not be run.",
     ),
     "finish.stop_reason": Rule(
         "stop_reason is one of the protocol's.",
-        "SDKs pass it on; agents that wait for end_turn or tool_use stall.",
+        "SDKs pass it on; programs that wait for end_turn or tool_use stall.",
     ),
     "finish.no_stop_sequence": Rule(
         "message_delta has stop_sequence, null mostly.", "No known client minds.", survivable=True
@@ -190,7 +190,7 @@ RULES: dict[str, Rule] = {
     ),
     "finish.tools": Rule(
         "stop_reason is tool_use if there is a tool_use block, and only then.",
-        "With end_turn agents do not run the tool; with tool_use and no call they wait for nothing.",
+        "With end_turn clients do not run the tool; with tool_use and no call they wait for nothing.",
     ),
     "finish.usage": Rule(
         "message_delta has usage.output_tokens.",

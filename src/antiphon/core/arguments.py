@@ -56,8 +56,6 @@ class ArgumentScanner:
         That is the end of the text, unless the object became whole before it. Not to be called any more
         once it is whole.
         """
-        if self.hopeless:
-            return len(text)
         end = self._scan(text, start)
         if self.hopeless:
             return len(text)
@@ -95,6 +93,8 @@ class ArgumentScanner:
 
     def _scan(self, text: str, position: int) -> int | None:
         """Where the bracket stands that closes the object, plus one; None if it does not."""
+        if self.hopeless:
+            return None
         length = len(text)
         if self.blank:
             while position < length and text[position].isspace():

@@ -54,6 +54,7 @@ class BlockQueue:
         "_next_index",
         "_out",
         "_queue",
+        "_tail",
         "_tally",
         "_tool_id",
         "begun",
@@ -76,6 +77,7 @@ class BlockQueue:
         self._counts = counts
         self._head: Block | None = None  # the block that is on the wire
         self._queue: deque[Block] = deque()  # blocks with content behind it
+        self._tail: Block | None = None  # the last block of all
         self._out: list[Block] = []  # started blocks whose stop was not taken
         self._next_index = 0
         self._blank = ""  # white space that may still open a text block
@@ -159,10 +161,6 @@ class BlockQueue:
 
     # --- the queue ---
 
-    @property
-    def _tail(self) -> Block | None:
-        return self._queue[-1] if self._queue else self._head
-
     def _take_blank(self) -> str:
         blank, self._blank = self._blank, ""
         self.held -= len(blank)
@@ -177,6 +175,7 @@ class BlockQueue:
     def _enqueue(self, block: Block) -> None:
         self.drop_blank()
         self._queue.append(block)
+        self._tail = block
         self.begun = True
 
     def _promote(self) -> None:

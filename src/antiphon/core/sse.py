@@ -53,21 +53,27 @@ class SseDecoder:
             lines[0] = b"".join(self._tail)
             self._tail.clear()
             self._tail_size = 0
+        data = self._data
         for line in lines:
-            if line:
-                self._take_line(line)
-            elif self.overflow:
-                break
-            elif self._data:
-                frames.append((self._event, b"\n".join(self._data)))
-                self._data.clear()
-                self._size = 0
+            if not line:
+                if data:
+                    frames.append((self._event, data[0] if len(data) == 1 else b"\n".join(data)))
+                    data.clear()
+                    self._size = 0
                 self._event = b""
+            elif line.startswith(b"data: "):
+                data.append(line[6:])
+                self._size += len(line)
+                if self._size > self._max:
+                    self.overflow = True
+                    return frames
             else:
-                self._event = b""
-        if rest and self._fits(self._tail_size + len(rest)):
+                self._take_line(line)
+        if rest:
             self._tail.append(rest)
             self._tail_size += len(rest)
+            if self._size + self._tail_size > self._max:
+                self.overflow = True
         return frames
 
     def flush(self) -> list[Frame]:
@@ -85,25 +91,14 @@ class SseDecoder:
         self._data.clear()
         return [frame]
 
-    def _fits(self, more: int) -> bool:
-        if self._size + more > self._max:
-            self.overflow = True
-            self._data.clear()
-            self._tail.clear()
-        return not self.overflow
-
     def _take_line(self, line: bytes) -> None:
-        if line.startswith(b"data:"):
-            if self._fits(len(line)):
-                self._size += len(line)
-                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-        elif line.startswith(b"event:"):
-            self._event = line[6:].strip()
-        elif line == b"data" and self._fits(len(line)):
+        """A line that is neither blank nor of the ordinary kind."""
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
             self._size += len(line)
-            self._data.append(b"")
-        elif line == b"event":
-            self._event = b""
+        elif name == b"event":
+            self._event = value.strip()
 
     def _strip_bom(self, chunk: bytes) -> bytes:
         head = (self._bom or b"") + chunk

@@ -33,6 +33,11 @@ _REMEDY = (
 )
 
 
+def _session() -> aiohttp.ClientSession:
+    """For what is not inference. No connection is kept: llama.cpp closes them right after its answer."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+
+
 class SingleBackend:
     """`antiphon serve --upstream`: every model name passes through to one server."""
 
@@ -58,7 +63,7 @@ class SingleBackend:
 
     async def start(self) -> None:
         settings = self._settings
-        session = self._session = aiohttp.ClientSession()
+        session = self._session = _session()
         busy: BusyReport | None = None
         if by_name(settings.profile).drain_report == "slots":
 
@@ -138,7 +143,7 @@ class EmbeddedBackend:
         # It loads for a second or two: until then its model alone is answered 529.
         self._starting = asyncio.get_running_loop().create_task(self._first_start(local))
         await asyncio.sleep(0)
-        session = await self._stack.enter_async_context(aiohttp.ClientSession())
+        session = await self._stack.enter_async_context(_session())
 
         async def busy() -> int | None:
             return await slots_busy(local.base_url, session, api_key=local.api_key)

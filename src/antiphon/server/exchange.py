@@ -217,29 +217,34 @@ class Exchange:
         self._link = link
         link.listener = self
         try:
+            if link.gone:
+                self.close("client")
+            else:
+                self._begin()
+            while self.cause is None and not self._streams:
+                await self._wait()
             await self._answer(link, send)
+        except asyncio.CancelledError:
+            # The server gives the task up: its client hears why all the same, if it listens.
+            self.close("shutdown")
+            await self._answer(link, send)
+            raise
         except Exception as error:  # noqa: BLE001 - every bug has this one exit
             self.fail_internally(error)
-            await self._answer_bug(send)
+            await self._answer(link, send)
         finally:
-            self.close("shutdown")  # only a task that its server cancelled has no cause yet
             link.listener = None
             self.record.ended = self._clock()
             self.record.status = self._sent_status
 
     async def _answer(self, link: ClientLink, send: Send) -> None:
-        if link.gone:
-            self.close("client")
-        else:
-            self._begin()
-        while self.cause is None and not self._streams:
-            await self._wait()
+        """Say what there is to say, in the form that is still open: a stream, or a status."""
         if self.cause in _CLIENT_IS_GONE:
             return
-        if self._bug is not None:
-            await self._answer_bug(send)
-        elif self._streams:
+        if self._started or (self._streams and self._bug is None):
             await self._serve_stream(link, send)
+        elif self._bug is not None:
+            await self._refuse(send, self._bug)
         else:
             await self._serve_whole(send)
 
@@ -253,11 +258,12 @@ class Exchange:
         self._news.clear()
 
     async def _serve_stream(self, link: ClientLink, send: Send) -> None:
-        link.begin()
-        await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers()})
-        self._sent_status = 200
-        self._started = True
-        self._flush()
+        if not self._started:
+            link.begin()
+            await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers()})
+            self._sent_status = 200
+            self._started = True
+            self._flush()
         while self.cause is None:
             await self._wait()
         if self.cause in _CLIENT_IS_GONE:
@@ -285,16 +291,6 @@ class Exchange:
         await respond_fault(send, fault, self.job.request_id)
         self._sent_status = fault.status
 
-    async def _answer_bug(self, send: Send) -> None:
-        """Say that there was one, in the form that is still open: a status, or the stream's last event."""
-        if self._bug is None or self.cause in _CLIENT_IS_GONE:
-            return
-        if self._started:
-            self._say_bug()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif not self._sent_status:
-            await self._refuse(send, self._bug)
-
     def _headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"request-id", self.job.request_id.encode())]
         degraded = degraded_header(self.job.chat.degraded)
@@ -312,6 +308,8 @@ class Exchange:
 
     @guarded
     def _begin(self) -> None:
+        if self.cause is not None:
+            return
         refusal = self._upstream.refusal()
         if refusal is not None:
             self._receive([refusal])
@@ -324,6 +322,9 @@ class Exchange:
     @guarded
     def on_granted(self, lease: Lease) -> None:
         """A slot is ours: from this moment until `close` it is used."""
+        if self.cause is not None:
+            lease.release()
+            return
         self._lease = lease
         self.record.granted = self._clock()
         self._enter(Phase.CONNECTING)

@@ -77,16 +77,17 @@ class HeavyWork:
             1, mp_context=self._context, initializer=_enter, initargs=(self._note, self._memory)
         )
 
-    def _replace(self, pool: ProcessPoolExecutor) -> None:
+    def _replace(self, pool: ProcessPoolExecutor, *, wait: bool = False) -> None:
         if self._pool is pool:
             self._pool = None
         for process in list((pool._processes or {}).values()):
             process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=wait, cancel_futures=True)
 
     def close(self) -> None:
+        """End the worker. Waits for its pool's thread, which an interpreter that ends would trip over."""
         if self._pool is not None:
-            self._replace(self._pool)
+            self._replace(self._pool, wait=True)
 
 
 # --- In the worker --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import aiohappyeyeballs
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiohappyeyeballs import AddrInfoType
 
@@ -126,7 +126,7 @@ def tls_context(*, ca_file: str | None = None, verify: bool = True) -> ssl.SSLCo
     return context
 
 
-async def resolve(host: str, port: int) -> list[AddrInfoType]:
+async def resolve(host: str, port: int) -> Sequence[AddrInfoType]:
     """The addresses of `host`, best first. A literal address asks nobody. Raises socket.gaierror."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)

@@ -214,9 +214,9 @@ class Connection(asyncio.Protocol):
     # --- What the transport says ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        made = self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         if self.state is State.DEAD:  # given up during the handshake
-            transport.abort()
+            made.abort()
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser

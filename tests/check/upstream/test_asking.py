@@ -47,7 +47,11 @@ CUT = b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nhalf"
         (b"SSH-2.0-OpenSSH\r\n\r\n", None, "400"),
         (b"\x00\xff\r\n\r\n", None, "400"),
         (CUT, 200, "cut off"),
-        (b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", 302, "HTTP 302"),
+        (
+            b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+            302,
+            "HTTP 302",
+        ),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n\xff\xfe{}", 200, "HTTP 200"),
     ],
 )
@@ -77,7 +81,7 @@ async def test_too_much(monkeypatch):
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnull",
-        b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\n{\"data\":[1,2]",
+        b'HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\n{"data":[1,2]',
         b"HTTP/1.1 500 No\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>",
         CUT,
     ],

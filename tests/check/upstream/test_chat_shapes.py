@@ -4,9 +4,9 @@ import json
 import random
 
 import pytest
-from pipeline import CORPUS, DATA
 
 from antiphon.check.upstream.chat_shapes import read_chat
+from pipeline import CORPUS, DATA
 
 STREAMS = DATA / "streams"
 
@@ -27,7 +27,13 @@ def test_vllm_tool_call():
     seen = read("vllm-0.32-tool-call.sse")
     call = seen.calls[0]
     assert (seen.form, seen.line_ends, seen.done, seen.finish_reason) == ("events", "LF", True, "tool_calls")
-    assert (call.name, call.ids, call.names, call.pieces > 1, set(call.indices)) == ("get_weather", 1, 1, True, {0})
+    assert (call.name, call.ids, call.names, call.pieces > 1, set(call.indices)) == (
+        "get_weather",
+        1,
+        1,
+        True,
+        {0},
+    )
     assert isinstance(json.loads(call.arguments), dict)
 
 
@@ -64,10 +70,14 @@ def test_odd_calls():
         call(function={"arguments": "}"}),
         call(id="b", function={"name": "g"}),
     )
-    assert [(c.name, c.id, c.arguments, c.names) for c in seen.calls] == [("f", "a", "{}", 1), ("g", "b", "{}", 2)]
+    assert [(c.name, c.id, c.arguments, c.names) for c in seen.calls] == [
+        ("f", "a", "{}", 1),
+        ("g", "b", "{}", 2),
+    ]
     assert seen.calls[0].object_arguments
     by_index = chunks(
-        call(index=0, function={"name": "f", "arguments": "{}"}), call(index=1, function={"name": "f", "arguments": "{}"})
+        call(index=0, function={"name": "f", "arguments": "{}"}),
+        call(index=1, function={"name": "f", "arguments": "{}"}),
     )
     assert len(by_index.calls) == 2
 
@@ -95,6 +105,16 @@ def test_noise_never_raises():
             read_chat(body[: rng.randrange(len(body))])
             at = rng.randrange(len(body))
             read_chat(body[:at] + bytes([rng.randrange(256)]) + body[at + 1 :])
-    for value in (None, 5, "x", [], {}, [{}], [None], {"choices": {}}, {"choices": [{"delta": {"content": [None, 5]}}]}):
+    for value in (
+        None,
+        5,
+        "x",
+        [],
+        {},
+        [{}],
+        [None],
+        {"choices": {}},
+        {"choices": [{"delta": {"content": [None, 5]}}]},
+    ):
         read_chat(b"data: " + json.dumps(value).encode() + b"\n\n")
         read_chat(json.dumps(value).encode())

@@ -4,7 +4,6 @@ import dataclasses
 import tomllib
 
 import pytest
-from check.imitations import LLAMACPP, MISTRAL_LIKE, OLLAMA, OPENAI_LIKE, SGLANG, VLLM, Imitation, Shape
 
 from antiphon.check.upstream import asking, leaving
 from antiphon.check.upstream.asking import Asker
@@ -12,6 +11,7 @@ from antiphon.check.upstream.examine import examine
 from antiphon.check.upstream.identity import Unreachable
 from antiphon.check.upstream.profile import differences, profile_toml
 from antiphon.simulator import Simulator, SimulatorSettings
+from check.imitations import LLAMACPP, MISTRAL_LIKE, OLLAMA, OPENAI_LIKE, SGLANG, VLLM, Imitation, Shape
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,12 @@ async def test_sglang():
 
 async def test_llamacpp_that_goes_on():
     report = await report_of(LLAMACPP)
-    assert (report.server, report.version, report.profile, report.window) == ("llamacpp", "b9000", "llamacpp", 200)
+    assert (report.server, report.version, report.profile, report.window) == (
+        "llamacpp",
+        "b9000",
+        "llamacpp",
+        200,
+    )
     assert report.value("matched stop") == "not reported"
     assert report.value("tool_choice") == "a named choice is ignored, `required` is obeyed"
     assert report.value("tokenizer") == "/v1/chat/completions/input_tokens"
@@ -93,7 +98,11 @@ async def test_what_is_refused_is_left_out():
 
 async def test_an_unknown_server_gets_the_generic_row_and_its_differences():
     shape = Shape(
-        reasoning="reasoning", usage="continuous", choice="required_only", load="slots", refuses=("response_format",)
+        reasoning="reasoning",
+        usage="continuous",
+        choice="required_only",
+        load="slots",
+        refuses=("response_format",),
     )
     report = await report_of(shape)
     assert (report.server, report.profile) == ("unknown", "generic")
@@ -188,7 +197,10 @@ async def test_no_prompt_that_is_too_long_unless_wanted():
 async def test_a_server_that_says_no_to_everything():
     report = await report_of(dataclasses.replace(VLLM, refuses=("model",)))
     assert len(report.problems) == 1
-    assert "does not answer a plain streaming question: HTTP 400. Unsupported parameter: 'model'" in report.problems[0]
+    assert (
+        "does not answer a plain streaming question: HTTP 400. Unsupported parameter: 'model'"
+        in report.problems[0]
+    )
     assert report.requests < 20
 
 

@@ -80,7 +80,9 @@ def test_text_documents_are_written_out():
     assert [part["type"] for part in parts] == ["text", "text", "image_url", "text"]
 
 
-@pytest.mark.parametrize("media_type", ["text/plain", "text/Markdown", "application/json", "application/ld+json"])
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "text/Markdown", "application/json", "application/ld+json"]
+)
 def test_texts_as_base64_are_written_out(media_type):
     block = document(type="base64", media_type=media_type, data="RMOpIDE=")
     assert sent(user(block)) == [said("<document>\nDé 1\n</document>")]
@@ -123,7 +125,10 @@ def test_citations_that_nobody_makes_are_degraded():
         (document(type="base64", media_type="text/plain", data="/w=="), "text/plain: its data is not"),
         (document(type="base64", media_type="text/plain", data="\u00e9"), "text/plain: its data is not"),
         (document(type="url", url="https://e.x/a.pdf"), "a url source is not fetched"),
-        (document(type="url", media_type="application/pdf", url="https://e.x/a"), "application/pdf: a url source"),
+        (
+            document(type="url", media_type="application/pdf", url="https://e.x/a"),
+            "application/pdf: a url source",
+        ),
         (document(type="file", file_id="f"), "a file source is not fetched"),
         (document(type="new"), "new"),
     ],

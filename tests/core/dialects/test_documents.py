@@ -42,7 +42,9 @@ def messages(request):
 
 def test_a_request_without_one_stays_the_same_object():
     plain = parsed(
-        user(text("q"), picture(), {"type": "document", "source": {"type": "content", "content": [text("D")]}}),
+        user(
+            text("q"), picture(), {"type": "document", "source": {"type": "content", "content": [text("D")]}}
+        ),
         assistant(call()),
         user(result("a", [text("r")])),
     )
@@ -105,7 +107,9 @@ def test_whether_there_may_be_images_is_told(images):
 
 
 def test_what_was_left_out_is_degraded_once_for_each_document():
-    request = open_documents(parsed(user(PDF, text("q"), PDF), container="c"), Reader(is_whole=False), images=False)
+    request = open_documents(
+        parsed(user(PDF, text("q"), PDF), container="c"), Reader(is_whole=False), images=False
+    )
     assert request.degraded == ("container", "messages.0.content.0", "messages.0.content.2")
 
 

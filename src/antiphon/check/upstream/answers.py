@@ -37,14 +37,7 @@ async def probe_answers(asker: Asker, report: Report) -> bool:
     _stream_form(reply, seen, report)
     _reasoning(seen, report)
     _usage(seen, options, report)
-    if seen.chunks > 1 and reply.first_byte is not None and reply.seconds > reply.first_byte:
-        report.tokens_per_second = seen.chunks / (reply.seconds - reply.first_byte)
-        report.say(
-            "stream",
-            "first byte",
-            f"{reply.first_byte * 1000:.0f} ms",
-            f"{report.tokens_per_second:.0f} chunks/s",
-        )
+    _pace(reply, seen, report)
     await _stop_strings(asker, report)
     await _structured(asker, report)
     return True
@@ -105,6 +98,17 @@ def _stream_form(reply: Reply, seen: ChatSeen, report: Report) -> None:
                 else " and no [DONE]: a cut-off answer cannot be told from a whole one."
             )
         )
+
+
+def _pace(reply: Reply, seen: ChatSeen, report: Report) -> None:
+    if reply.first_byte is None:
+        return
+    rest = reply.seconds - reply.first_byte
+    note = "the whole answer came at once"
+    if reply.reads > 2 and rest > 0:  # else the pace is the network's
+        report.tokens_per_second = seen.chunks / rest
+        note = f"{report.tokens_per_second:.0f} chunks/s"
+    report.say("stream", "first byte", f"{reply.first_byte * 1000:.0f} ms", note)
 
 
 def _reasoning(seen: ChatSeen, report: Report) -> None:

@@ -24,7 +24,10 @@ _VERSIONS: Final = ("/v1", "/v1beta", "/v2", "/v3", "/v4")
 
 
 class Reply(Struct):
-    """`status` is None if no head came. `failure` is "" or what went wrong. Times are in seconds."""
+    """`status` is None if no head came. `failure` is "" or what went wrong. Times are in seconds.
+
+    `reads` counts the pieces in which the body came.
+    """
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -32,6 +35,7 @@ class Reply(Struct):
     failure: str = ""
     seconds: float = 0.0
     first_byte: float | None = None
+    reads: int = 0
 
     @property
     def json(self) -> Any:
@@ -129,7 +133,7 @@ class Asker:
         if reason := self.spent():
             raise TimeoutError(reason)
         self.requests += 1
-        # A session of its own: closing it closes the socket, and no pool keeps it for another request.
+        # A client of its own: closing it closes the socket, and no pool keeps it for another request.
         async with (
             aiohttp.ClientSession(headers=self._headers, auto_decompress=False) as session,
             session.post(
@@ -159,6 +163,7 @@ class Asker:
                 async for piece in response.content.iter_any():
                     reply.first_byte = reply.first_byte or loop.time() - began
                     reply.body += piece
+                    reply.reads += 1
                     if len(reply.body) > MOST_BYTES:
                         reply.failure = f"more than {MOST_BYTES >> 20} MiB came"
                         break

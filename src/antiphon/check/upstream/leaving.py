@@ -26,6 +26,7 @@ _TEXT: Final = (
 )
 _PATIENCE: Final = 6.0  # seconds until "it goes on" is said
 _PROMPT: Final = 2.5  # seconds; SGLang looks every two
+_ENOUGH: Final = 1024 * 1024  # bytes that are no frames: it talks, whatever it says
 _INTERVAL: Final = 0.1
 _WAITED: Final = 1.0  # seconds more than usual: the next request stood in a queue
 _RUNNING: Final = re.compile(
@@ -89,7 +90,7 @@ async def _ask_and_leave(asker: Asker, report: Report, busy: Busy) -> int | None
         read = b""
         async for piece in response.content.iter_any():
             read += piece
-            if read.count(b"data:") >= 2:
+            if read.count(b"data:") >= 2 or len(read) > _ENOUGH:
                 break
         return await busy()
 

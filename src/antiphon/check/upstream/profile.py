@@ -32,9 +32,9 @@ def differences(report: Report) -> dict[str, Measured]:
 def profile_toml(report: Report) -> str:
     """The file's text, valid TOML."""
     lines = [
-        f"# What `antiphon check upstream {report.url}` found, asking model {report.model}.",
+        _comment(f"# What `antiphon check upstream {report.url}` found, asking model {report.model}."),
         "#",
-        f"#     antiphon serve --upstream {report.url} --profile {report.profile}",
+        _comment(f"#     antiphon serve --upstream {report.url} --profile {report.profile}"),
         "",
         "[profile]",
         f"base = {_value(report.profile)}  # the row of facts to start from",
@@ -52,16 +52,17 @@ def profile_toml(report: Report) -> str:
         if finding.topic != topic:
             topic = finding.topic
             lines += [f"# --- {topic}"]
-        note = f" ({_comment(finding.note)})" if finding.note else ""
-        lines.append(f"# {finding.label}: {_comment(finding.value)}{note}")
+        note = f" ({finding.note})" if finding.note else ""
+        lines.append(_comment(f"# {finding.label}: {finding.value}{note}"))
     if report.problems:
         lines += ["", "# What will hurt:", *(f"# - {_comment(problem)}" for problem in report.problems)]
     return "\n".join(lines) + "\n"
 
 
 def _value(value: Any) -> str:
-    # JSON's strings, numbers, booleans and lists are TOML's too, but for DEL and lone surrogates.
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    # JSON's strings, numbers, booleans and lists are TOML's too, but for DEL and surrogates.
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return text.encode("utf-8", "replace").decode()
 
 
 def _comment(text: str) -> str:

@@ -55,8 +55,8 @@ async def probe_tools(asker: Asker, report: Report) -> None:
         refused += [f"{fact}: {reply.said}"] if not reply.ok else []
     report.say("tools", "tool calls", "none came", "; ".join(refused))
     report.hurts(
-        "It never called a tool, not even when told to: agents will not work. Look for its switch for tool"
-        " calls (vLLM: --enable-auto-tool-choice and --tool-call-parser; llama.cpp: --jinja),"
+        "It never called a tool, not even when told to: Claude Code will not work. Look for its switch for"
+        " tool calls (vLLM: --enable-auto-tool-choice and --tool-call-parser; llama.cpp: --jinja),"
         " or take another model."
     )
 

@@ -55,7 +55,7 @@ def _choice(item: dict[str, Any]) -> Choice:
         _text(item.get("stop_reason")),
         _text(item.get("matched_stop")),
         _usage(item.get("usage")),
-        _delta(item.get("message")),
+        _message(item.get("message")),
         item.get("error") or None,
     )
 
@@ -74,6 +74,15 @@ def _delta(item: Any) -> Delta | None:
         tool_calls=_calls(item.get("tool_calls")) or _old_call(item.get("function_call")),
         segments=_segments(content),
     )
+
+
+def _message(item: Any) -> Delta | None:
+    """A whole message is one delta, in which every entry of `tool_calls` is a call of its own."""
+    message = _delta(item)
+    if message is not None and message.tool_calls:
+        for position, call in enumerate(message.tool_calls):
+            call.index = position
+    return message
 
 
 def _calls(entries: Any) -> list[Call]:

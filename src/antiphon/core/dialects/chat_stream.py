@@ -22,7 +22,16 @@ from typing import Any
 from antiphon.core import faults, own_faults
 from antiphon.core.dialects import chat_lenient
 from antiphon.core.dialects.chat_calls import CallKeys, Fragment
-from antiphon.core.dialects.chat_wire import Call, Choice, Chunk, Delta, decode_chunk, usage_part
+from antiphon.core.dialects.chat_wire import (
+    Call,
+    Choice,
+    Chunk,
+    Delta,
+    Segments,
+    WireUsage,
+    decode_chunk,
+    usage_part,
+)
 from antiphon.core.dialects.surrogates import SurrogateMender, whole
 from antiphon.core.dialects.think_tags import Mode, Pieces, ThinkTags
 from antiphon.core.parts import (
@@ -39,7 +48,7 @@ from antiphon.core.parts import (
     ToolArgs,
     ToolOpen,
 )
-from antiphon.core.sse import BOM, MAX_FRAME, SseDecoder
+from antiphon.core.sse import BOM, MAX_FRAME, Frame, SseDecoder
 
 BODY_LIMIT = 32 * 1024 * 1024
 
@@ -121,16 +130,14 @@ class ChatStream:
             return out
         if self._lead is not None:
             data = self._sniff(self._lead + data)
-        if self._body is not None:
-            self._body += data
-            if len(self._body) > self._max_body:
+        body = self._body
+        if body is not None:
+            body += data
+            if len(body) > self._max_body:
                 self._finish(out, own_faults.UPSTREAM_TOO_LARGE)
             return out
-        for event, payload in self._sse.feed(data):
-            self._take_frame(event, payload, out)
-            if self._done:
-                return out
-        if self._sse.overflow:
+        self._take_frames(self._sse.feed(data), out)
+        if self._sse.overflow and not self._done:
             self._finish(out, own_faults.UPSTREAM_TOO_LARGE)
         return out
 
@@ -142,8 +149,7 @@ class ChatStream:
         if self._body is not None:
             self._take_document(bytes(self._body), fault, out)
             return out
-        for event, payload in self._sse.flush():
-            self._take_frame(event, payload, out, cut=True)
+        self._take_frames(self._sse.flush(), out, cut=True)
         if not self._done:
             self._flush_held(out)
             if fault is None and not self._seen:
@@ -183,13 +189,18 @@ class ChatStream:
 
     # --- frames ---
 
-    def _take_frame(self, event: bytes, payload: bytes, out: list[Part], *, cut: bool = False) -> None:
-        """`cut`: the body ended before the frame did."""
-        chunk = decode_chunk(payload) if event in _PLAIN_EVENTS else None
-        if chunk is not None:
-            self._take_chunk(chunk, out)
-            return
-        payload = payload.strip()
+    def _take_frames(self, frames: list[Frame], out: list[Part], *, cut: bool = False) -> None:
+        """`cut`: the body ended before the last frame did."""
+        for event, payload in frames:
+            chunk = decode_chunk(payload) if event in _PLAIN_EVENTS else None
+            if chunk is not None:
+                self._take_chunk(chunk, out)
+            else:
+                self._take_odd_frame(event, payload.strip(), out, cut=cut)
+            if self._done:
+                return
+
+    def _take_odd_frame(self, event: bytes, payload: bytes, out: list[Part], *, cut: bool) -> None:
         document = chat_lenient.load(payload)
         known = document is not chat_lenient.NOT_JSON
         if event == b"error":
@@ -225,21 +236,26 @@ class ChatStream:
         self._finish(out, End(clean=True))
 
     def _take_chunk(self, chunk: Chunk, out: list[Part], *, document: bool = False) -> None:
-        usage = usage_part(chunk.usage) if chunk.usage is not None else None
+        # before the content: message_start shall have it
+        reported = chunk.usage is not None and self._take_usage(chunk.usage, out)
         for choice in chunk.choices:
             if choice.index:
                 self._counts["other_choice"] += 1
-            elif usage is None and choice.usage is not None:
-                usage = usage_part(choice.usage)
-        if usage is not None:
+                continue
             self._seen = True
-            out.append(usage)
-        for choice in chunk.choices:
-            if not choice.index:
-                self._seen = True
-                self._take_choice(choice, out, document=document)
-                if self._done:
-                    return
+            if choice.usage is not None and not reported:
+                self._take_usage(choice.usage, out)
+            self._take_choice(choice, out, document=document)
+            if self._done:
+                return
+
+    def _take_usage(self, usage: WireUsage, out: list[Part]) -> bool:
+        part = usage_part(usage)
+        if part is None:
+            return False
+        self._seen = True
+        out.append(part)
+        return True
 
     def _take_choice(self, choice: Choice, out: list[Part], *, document: bool) -> None:
         if choice.error is not None:
@@ -278,18 +294,26 @@ class ChatStream:
         if reasoning:
             self._take_reasoning(reasoning, out)
         if delta.content:
-            self._take_content(delta.content, out)
-        for is_reasoning, text in delta.segments:
-            if is_reasoning:
-                self._take_reasoning(text, out)
+            if self._tags is None:
+                self._say(Text, delta.content, out)
             else:
-                self._take_content(text, out)
+                self._take_content(delta.content, out)
+        if delta.segments:
+            self._take_segments(delta.segments, out)
         if delta.refusal:
             self._stop_tags(out)
             self._say(Refusal, delta.refusal, out)
         if delta.tool_calls:
             self._take_calls(delta.tool_calls, out)
-        out += [Opaque(signature) for signature in delta.opaque]
+        if delta.opaque:
+            out += [Opaque(signature) for signature in delta.opaque]
+
+    def _take_segments(self, segments: Segments, out: list[Part]) -> None:
+        for is_reasoning, text in segments:
+            if is_reasoning:
+                self._take_reasoning(text, out)
+            else:
+                self._take_content(text, out)
 
     def _take_reasoning(self, text: str, out: list[Part]) -> None:
         self._stop_tags(out)

@@ -1,0 +1,292 @@
+"""Slots against a simple model: never more than the limit, nobody lost, first come first served."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from antiphon.server.admission import Lease, LeaseState, QueueFullError, Slots, SlotStatistics, Ticket
+
+
+class Waiter:
+    """Asks for a slot and remembers its lease; `then` is done inside the grant."""
+
+    def __init__(self, slots: Slots, name: str, then=lambda lease: None) -> None:
+        self.name = name
+        self.lease: Lease | None = None
+        self.grants = 0
+        self._then = then
+        self.ticket: Ticket = slots.request(name, self._granted)
+
+    def _granted(self, lease: Lease) -> None:
+        self.grants += 1
+        self.lease = lease
+        self._then(lease)
+
+
+def test_a_free_slot_is_granted_before_request_returns() -> None:
+    slots = Slots("a", 1)
+    waiter = Waiter(slots, "one")
+    assert waiter.lease is not None
+    assert waiter.lease.owner == "one"
+    assert waiter.ticket.lease is waiter.lease
+    assert slots.statistics() == SlotStatistics(slots=1, held=1, draining=0, free=0, waiting=0)
+
+
+def test_waiters_are_served_in_order_in_the_call_that_frees_a_slot() -> None:
+    slots = Slots("a", 2)
+    one, two, three, four = (Waiter(slots, name) for name in ("one", "two", "three", "four"))
+    assert (three.lease, four.lease) == (None, None)
+    two.lease.release()
+    assert three.lease is not None
+    assert four.lease is None
+    one.lease.release()
+    assert four.lease is not None
+
+
+def test_release_and_cancel_are_idempotent() -> None:
+    slots = Slots("a", 1)
+    one, two, three = (Waiter(slots, name) for name in ("one", "two", "three"))
+    two.ticket.cancel()
+    two.ticket.cancel()
+    one.lease.release()
+    one.lease.release()
+    assert (two.grants, three.grants) == (0, 1)
+    three.ticket.cancel()  # after the grant it does nothing
+    assert slots.statistics().held == 1
+
+
+def test_a_draining_lease_is_used_until_its_time_is_over() -> None:
+    drains = []
+    slots = Slots("a", 1, on_draining=lambda: drains.append(1))
+    one, two = Waiter(slots, "one"), Waiter(slots, "two")
+    one.lease.drain(until=10.0)
+    one.lease.drain(until=99.0)  # it drains already
+    assert drains == [1]
+    assert slots.statistics() == SlotStatistics(slots=1, held=0, draining=1, free=0, waiting=1)
+    slots.expire(9.9)
+    assert two.lease is None
+    slots.expire(10.0)
+    assert two.lease is not None
+    assert one.lease.state is LeaseState.FREE
+
+
+def test_without_a_time_only_the_report_frees_it() -> None:
+    slots = Slots("a", 1)
+    one = Waiter(slots, "one")
+    one.lease.drain(until=None)
+    slots.expire(1e9)
+    assert slots.draining == 1
+    slots.settle(busy=0)
+    assert slots.draining == 0
+
+
+@pytest.mark.parametrize(
+    ("busy", "active", "freed"),
+    [(0, 0, 2), (1, 0, 1), (2, 0, 0), (3, 0, 0), (1, 1, 2), (2, 1, 1), (3, 1, 0), (2, 2, 2), (0, 2, 2)],
+)
+def test_a_report_frees_what_it_does_not_explain(busy, active, freed) -> None:
+    """Held leases that have begun explain a busy slot each; those that have not explain none."""
+    slots = Slots("a", 4)
+    draining = [Waiter(slots, f"d{number}") for number in range(2)]
+    holding = [Waiter(slots, f"h{number}") for number in range(2)]
+    for waiter in draining:
+        waiter.lease.drain(until=None)
+    for waiter in holding[:active]:
+        waiter.lease.active = True
+    slots.settle(busy)
+    assert slots.statistics().draining == 2 - freed
+    assert slots.statistics().held == 2
+
+
+def test_a_full_queue_takes_nobody_else() -> None:
+    slots = Slots("a", 1, queue_limit=2)
+    one, two = Waiter(slots, "one"), Waiter(slots, "two")
+    Waiter(slots, "three")
+    with pytest.raises(QueueFullError):
+        Waiter(slots, "four")
+    two.ticket.cancel()
+    four = Waiter(slots, "four")
+    one.lease.release()
+    assert four.lease is None
+    assert slots.statistics().waiting == 1
+
+
+def test_a_grant_that_ends_at_once_passes_the_slot_on_without_nesting() -> None:
+    slots = Slots("a", 1, queue_limit=5000)
+    one = Waiter(slots, "one")
+    order: list[str] = []
+
+    def give_back(lease: Lease) -> None:
+        order.append(f"+{lease.owner}")
+        lease.release()
+        order.append(f"-{lease.owner}")
+
+    hasty = [Waiter(slots, f"hasty{number}", give_back) for number in range(2000)]
+    last = Waiter(slots, "last")
+    one.lease.release()
+    assert order[:4] == ["+hasty0", "-hasty0", "+hasty1", "-hasty1"]
+    assert all(waiter.grants == 1 for waiter in hasty)
+    assert last.lease is not None
+
+
+def test_who_asks_or_leaves_inside_a_grant_is_not_lost() -> None:
+    slots = Slots("a", 1)
+    one = Waiter(slots, "one")
+    late: list[Waiter] = []
+
+    def meddle(lease: Lease) -> None:
+        leaver.ticket.cancel()
+        late.append(Waiter(slots, "late"))
+        lease.release()
+
+    Waiter(slots, "meddler", meddle)
+    leaver = Waiter(slots, "leaver")
+    one.lease.release()
+    assert leaver.grants == 0
+    assert late[0].lease is not None
+
+
+def test_a_lower_limit_lets_leases_run_to_their_end() -> None:
+    slots = Slots("a", 3)
+    held = [Waiter(slots, f"h{number}") for number in range(3)]
+    waiting = Waiter(slots, "waiting")
+    slots.set_slots(1)
+    assert slots.statistics().free == -2
+    held[0].lease.release()
+    held[1].lease.release()
+    assert waiting.lease is None
+    held[2].lease.release()
+    assert waiting.lease is not None
+    slots.set_slots(2)
+    assert slots.statistics().free == 1
+
+
+class SlotsModel(RuleBasedStateMachine):
+    """The model: a list of who holds, a dictionary of who drains, a queue. The class must agree with it."""
+
+    waiters = Bundle("waiters")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit, self.queue_limit = 2, 4
+        self.slots = Slots("a", self.limit, queue_limit=self.queue_limit)
+        self.queue: deque[Waiter] = deque()
+        self.held: list[Waiter] = []
+        self.draining: dict[Waiter, float | None] = {}
+        self.granted: list[str] = []
+        self.now = 0.0
+        self.number = 0
+
+    def _model_wake(self) -> None:
+        while self.queue and len(self.held) + len(self.draining) < self.limit:
+            waiter = self.queue.popleft()
+            self.held.append(waiter)
+            self.expected.append(waiter.name)
+
+    expected: list[str]
+
+    @rule(target=waiters)
+    def arrive(self):
+        self.number += 1
+        name = f"w{self.number}"
+        try:
+            waiter = Waiter(self.slots, name, lambda lease: self.granted.append(lease.owner))
+        except QueueFullError:
+            assert len(self.queue) == self.queue_limit
+            return multiple()
+        self.queue.append(waiter)
+        self._settle_model()
+        return waiter
+
+    def _settle_model(self) -> None:
+        self.expected = []
+        self._model_wake()
+        fresh, self.granted = self.granted, []
+        assert fresh == self.expected  # the same ones, in the same order, none missing
+
+    @rule(waiter=waiters)
+    def cancel(self, waiter):
+        """Anywhere: in the queue, while held, while draining, after the end."""
+        waiter.ticket.cancel()
+        if waiter in self.queue:
+            self.queue.remove(waiter)
+        self._settle_model()
+
+    @rule(waiter=consumes(waiters))
+    def end(self, waiter):
+        if waiter.lease is None:
+            waiter.ticket.cancel()
+            self.queue.remove(waiter) if waiter in self.queue else None
+        else:
+            waiter.lease.release()
+            self.draining.pop(waiter, None)
+            if waiter in self.held:
+                self.held.remove(waiter)
+        self._settle_model()
+
+    @rule(waiter=waiters, grace=st.sampled_from([None, 1.0, 5.0]))
+    def drain(self, waiter, grace):
+        until = None if grace is None else self.now + grace
+        if waiter.lease is not None:
+            waiter.lease.drain(until)
+        if waiter in self.held:
+            self.held.remove(waiter)
+            self.draining[waiter] = until
+        self._settle_model()
+
+    @rule(waiter=waiters)
+    def begin(self, waiter):
+        if waiter.lease is not None:
+            waiter.lease.active = True
+
+    @rule(busy=st.integers(0, 4))
+    def settle(self, busy):
+        active = sum(waiter.lease.active for waiter in self.held)
+        keep = max(0, busy - active)
+        before = set(self.draining)
+        self.slots.settle(busy)
+        freed = {waiter for waiter in before if waiter.lease.state is LeaseState.FREE}
+        assert len(freed) == max(0, len(before) - keep)
+        for waiter in freed:
+            del self.draining[waiter]
+        self._settle_model()
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 3.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.slots.expire(self.now)
+        self.draining = {
+            waiter: until for waiter, until in self.draining.items() if until is None or until > self.now
+        }
+        self._settle_model()
+
+    @rule(limit=st.integers(0, 4))
+    def set_slots(self, limit):
+        grows = limit > self.limit
+        self.limit = limit
+        self.slots.set_slots(limit)
+        self._settle_model()
+        if not grows:
+            assert self.expected == []
+
+    @invariant()
+    def the_numbers_agree(self):
+        used = len(self.held) + len(self.draining)
+        assert self.slots.statistics() == SlotStatistics(
+            slots=self.limit,
+            held=len(self.held),
+            draining=len(self.draining),
+            free=self.limit - used,
+            waiting=len(self.queue),
+        )
+        assert all(waiter.grants == 1 for waiter in (*self.held, *self.draining))
+        assert all(waiter.grants == 0 for waiter in self.queue)
+
+
+TestSlotsModel = SlotsModel.TestCase
+TestSlotsModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
