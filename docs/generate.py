@@ -14,7 +14,7 @@ import ast
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,17 @@ def cli_reference() -> str:
 
 
 def commands() -> dict[str, Any]:
-    """The command line's commands by name, each with `help` and `params`."""
-    return dict(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]  # a group
+    """The command line's commands by their full names (`check gateway`), each with `help` and `params`."""
+    return dict(_leaves("", typer.main.get_command(cli.app)))
+
+
+def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield name, command
+        return
+    for word, each in below.items():
+        yield from _leaves(f"{name} {word}".strip(), each)
 
 
 def profiles() -> str:
@@ -207,7 +216,7 @@ def _json(value: Any) -> str:
 
 def _default(option: Any) -> str:
     value = option.default
-    if value is None or value is False:
+    if value is None or value is False or value == "":
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 

@@ -1,6 +1,6 @@
 """PDFs for tests, written by hand: small, whole, and the same bytes every time.
 
-    pdf(words("Hello"), words("second page"))   -> a PDF of two pages
+pdf(words("Hello"), words("second page"))   -> a PDF of two pages
 """
 
 import base64
@@ -63,7 +63,9 @@ def pdf(*contents, extra=(), size=(612, 792), page=b"", catalog=b"", font=b"3 0 
     return written(*objects)
 
 
-PIXEL = stream(b"\x80", b"/Type/XObject/Subtype/Image/Width 1/Height 1/BitsPerComponent 8/ColorSpace/DeviceGray")
+PIXEL = stream(
+    b"\x80", b"/Type/XObject/Subtype/Image/Width 1/Height 1/BitsPerComponent 8/ColorSpace/DeviceGray"
+)
 DRAWN = b" q 200 0 0 200 72 72 cm /X Do Q"
 """Draws the first of `extra`."""
 

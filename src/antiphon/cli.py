@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, cast, get_args
 
 import typer
 from rich.console import Console
@@ -59,25 +59,36 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
     host: Annotated[str, typer.Option(help="Loopback only, while there are no keys.")] = "127.0.0.1",
     strict: Annotated[bool, typer.Option(help="Refuse requests that cannot be carried in full.")] = False,
+    pdf: Annotated[
+        str, typer.Option(envvar="ANTIPHON_PDF", help="What becomes of PDFs: text, images or refuse.")
+    ] = "text",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Serve /v1/messages from one upstream, or from the embedded models."""
-    from antiphon.config import ConfigError, Settings, UpstreamSettings, is_loopback, limits_from_environment
+    from antiphon.config import (
+        ConfigError,
+        PdfMode,
+        Settings,
+        UpstreamSettings,
+        is_loopback,
+        limits_from_environment,
+    )
     from antiphon.core.dialects import quirks
     from antiphon.observe import log
     from antiphon.server.app import Backend, Gateway
     from antiphon.server.backends import EmbeddedBackend, SingleBackend
+    from antiphon.server.seal_key import load_sealer
     from antiphon.server.serve import serve as run
 
     if log_level.lower() not in ("debug", "info", "warning", "error"):
         _stop(f"--log-level {log_level}: debug, info, warning or error")
+    if pdf not in get_args(PdfMode):
+        _stop(f"--pdf {pdf}: {', '.join(get_args(PdfMode))}")
     if not is_loopback(host):
         _stop(f"--host {host}: only loopback addresses are served while the gateway has no keys")
     if profile not in quirks.names():
         _stop(f"--profile {profile}: there is {', '.join(quirks.names())}")
-    from antiphon.server.seal_key import load_sealer
-
     try:
         limits = limits_from_environment(os.environ)
         sealer = load_sealer(os.environ)
@@ -110,6 +121,7 @@ def serve(
         strict=strict,
         log_level=log_level,
         log_json=log_json,
+        pdf=cast("PdfMode", pdf),
     )
     gateway = Gateway(settings, backend, sealer=sealer)
     run(gateway, on_started=lambda bound: _print_serving(settings, bound))

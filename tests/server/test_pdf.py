@@ -8,8 +8,13 @@ import urllib.error
 import urllib.request
 
 import pytest
-from live_gateway import gateway
 from msgspec import Raw
+
+from antiphon.core.dialects.documents import UnreadableError
+from antiphon.core.surfaces.messages.request_blocks import Image, Text
+from antiphon.server import pdf as under_test
+from antiphon.server.pdf import reader
+from live_gateway import gateway
 from pdfs import (
     DRAWN,
     FIRST_EXTRA,
@@ -26,11 +31,6 @@ from pdfs import (
 )
 from recording_upstream import RecordingUpstream
 from turns import text, user
-
-from antiphon.core.dialects.documents import UnreadableError
-from antiphon.core.surfaces.messages.request_blocks import Image, Text
-from antiphon.server import pdf as under_test
-from antiphon.server.pdf import reader
 
 pytest.importorskip("pypdfium2", reason="pdf: pypdfium2 is not installed")
 PIL_Image = pytest.importorskip("PIL.Image", reason="pdf: pillow is not installed")
@@ -160,10 +160,14 @@ def test_a_scanned_page_among_others():
 
 NAMELESS = (
     b"<</Type/Font/Subtype/Type0/BaseFont/ABCDEF+Foo/Encoding/Identity-H/DescendantFonts[5 0 R]>>",
-    b"<</Type/Font/Subtype/CIDFontType2/BaseFont/ABCDEF+Foo/FontDescriptor 6 0 R"
-    b"/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)/Supplement 0>>>>",
-    b"<</Type/FontDescriptor/FontName/ABCDEF+Foo/Flags 4/FontBBox[0 0 999 999]/Ascent 800/Descent -200"
-    b"/ItalicAngle 0/CapHeight 700/StemV 80>>",
+    (
+        b"<</Type/Font/Subtype/CIDFontType2/BaseFont/ABCDEF+Foo/FontDescriptor 6 0 R"
+        b"/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)/Supplement 0>>>>"
+    ),
+    (
+        b"<</Type/FontDescriptor/FontName/ABCDEF+Foo/Flags 4/FontBBox[0 0 999 999]/Ascent 800/Descent -200"
+        b"/ItalicAngle 0/CapHeight 700/StemV 80>>"
+    ),
 )
 SHAPES = b"BT /F 12 Tf 72 720 Td <00240025002600480049> Tj ET"
 
@@ -198,7 +202,10 @@ def test_attached_files():
         (pdf(DRAWN, extra=[PIXEL]), "it has no text that can be extracted (are its pages scanned?)"),
         (deep(), "page 1 cannot be read"),
         (circle(), "page 1 cannot be read"),
-        (pdf(words("wait"), catalog=b"/AcroForm<</XFA(x)/Fields[]>>/NeedsRendering true"), "it is an XFA form"),
+        (
+            pdf(words("wait"), catalog=b"/AcroForm<</XFA(x)/Fields[]>>/NeedsRendering true"),
+            "it is an XFA form",
+        ),
     ],
 )
 def test_unreadable(data, reason):
@@ -228,7 +235,9 @@ def test_too_much_text(monkeypatch):
     assert refused(pdf(words("abc"), words("def"))) == "its text is longer than 5 characters"
 
 
-@pytest.mark.parametrize("data", ["A", "JVBE*", "\u00e9\u00e9\u00e9\u00e9", "data:application/pdf;base64,JVBERi0="])
+@pytest.mark.parametrize(
+    "data", ["A", "JVBE*", "\u00e9\u00e9\u00e9\u00e9", "data:application/pdf;base64,JVBERi0="]
+)
 def test_what_is_not_base64(data):
     with pytest.raises(UnreadableError, match="^its data is not valid base64$"):
         reader("text")("p", Raw(json.dumps(data).encode()), False)
@@ -259,7 +268,9 @@ def pictures(data):
     found = opened(data, "images")
     images = [block for block in found.content if isinstance(block, Image)]
     assert {(image.source.type, image.source.media_type) for image in images} == {("base64", "image/jpeg")}
-    return [PIL_Image.open(io.BytesIO(base64.b64decode(json.loads(bytes(image.source.data))))) for image in images]
+    return [
+        PIL_Image.open(io.BytesIO(base64.b64decode(json.loads(bytes(image.source.data))))) for image in images
+    ]
 
 
 def test_pages_as_pictures_in_their_places():
@@ -280,7 +291,10 @@ def test_pages_as_pictures_in_their_places():
 def test_pictures_show_what_was_filled_in():
     field = b"<</Type/Annot/Subtype/Widget/FT/Tx/T(n)/V(XXXXXX)/DA(/F 40 Tf)/Rect[100 600 400 700]/F 4>>"
     made = pdf(
-        b"", extra=[field], page=b"/Annots[4 0 R]", catalog=b"/AcroForm<</Fields[4 0 R]/NeedAppearances true>>"
+        b"",
+        extra=[field],
+        page=b"/Annots[4 0 R]",
+        catalog=b"/AcroForm<</Fields[4 0 R]/NeedAppearances true>>",
     )
     assert pictures(made)[0].convert("L").getextrema()[0] < 90
 
@@ -336,7 +350,9 @@ def test_through_a_gateway(tmp_path):
             status, _, said = asked(antiphon.base_url, document(data))
             assert status == 400
             assert said["error"]["type"] == "invalid_request_error"
-            assert said["error"]["message"].startswith(f"messages.0.content.1: document application/pdf: {reason}")
+            assert said["error"]["message"].startswith(
+                f"messages.0.content.1: document application/pdf: {reason}"
+            )
 
         status, _, _ = asked(antiphon.base_url, made)  # from a new worker
         assert status == 200

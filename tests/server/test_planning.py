@@ -6,8 +6,6 @@ import io
 import json
 
 import pytest
-from pdfs import bomb, document, laughs, pdf, slow, words
-from turns import assistant, call, result, text, user
 
 from antiphon.config import Limits
 from antiphon.core.parts import Fault
@@ -16,6 +14,8 @@ from antiphon.server import planning as under_test
 from antiphon.server.plan import Plan, Planner
 from antiphon.server.planning import Planning
 from antiphon.server.routing import Route, RouteTable
+from pdfs import bomb, document, laughs, pdf, slow, words
+from turns import assistant, call, result, text, user
 
 pytest.importorskip("pypdfium2", reason="pdf: pypdfium2 is not installed")
 PIL_Image = pytest.importorskip("PIL.Image", reason="pdf: pillow is not installed")
@@ -47,7 +47,12 @@ def has_worker(planning):
 
 
 async def test_without_a_pdf_no_worker_is_started(planning):
-    plain = body(user(text("what is application/pdf?"), {"type": "document", "source": {"type": "content", "content": "D"}}))
+    plain = body(
+        user(
+            text("what is application/pdf?"),
+            {"type": "document", "source": {"type": "content", "content": "D"}},
+        )
+    )
     assert "application/pdf" in messages(await planning.plan(PLANNER, plain))[0]["content"]
     assert not has_worker(planning)
 

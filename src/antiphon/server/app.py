@@ -32,8 +32,8 @@ from antiphon.server.asgi_link import AsgiLink
 from antiphon.server.catalog import Model, model_fields, page
 from antiphon.server.edge import EdgeProtocol, link_of
 from antiphon.server.exchange import Exchange, Job, respond, respond_fault
-from antiphon.server.heavy import HeavyWork, TooHeavyError
 from antiphon.server.plan import Plan, Planner
+from antiphon.server.planning import Planning
 from antiphon.server.routing import RouteTable
 from antiphon.server.upstreams import Upstream
 
@@ -84,7 +84,7 @@ class Gateway:
         self.live: set[Exchange] = set()
         self.draining = False
         self._drain_deadline: float | None = None
-        self._heavy = HeavyWork(seconds=self.limits.heavy_time)
+        self._planning = Planning(self.limits, settings.pdf)
         self._ordinary = Starlette(
             routes=[
                 Path("/healthz", self._health, methods=["GET"]),
@@ -141,7 +141,7 @@ class Gateway:
             await asyncio.gather(ticker, return_exceptions=True)
             for exchange in list(self.live):
                 exchange.close("shutdown")
-            self._heavy.close()
+            self._planning.close()
             await self.backend.aclose()
 
     # --- POST /v1/messages ---
@@ -210,12 +210,7 @@ class Gateway:
 
     async def _plan(self, body: bytes, *, counting: bool = False) -> Plan | Fault:
         planner = Planner(self.backend.table, self._sealer)
-        if len(body) < self.limits.heavy_body:
-            return planner.plan(body, counting)
-        try:
-            return await self._heavy.run(planner.plan, body, counting)
-        except TooHeavyError:
-            return own_faults.invalid_request("the request's body takes too long to read")
+        return await self._planning.plan(planner, body, counting=counting)
 
     async def _answer_empty(self, planned: Plan, send: Send, request_id: str) -> None:
         """`max_tokens: 0` asks for no token: the answer is known (protocol: Messages API, max_tokens)."""

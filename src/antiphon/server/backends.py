@@ -19,6 +19,7 @@ from antiphon.core.parts import Fault
 from antiphon.local import LocalServer, LocalServerError, slots_busy
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.routing import Route, RouteTable
+from antiphon.server.upstream_dial import parse_base_url
 from antiphon.server.upstreams import BusyReport, Upstream
 from antiphon.simulator import Simulator, SimulatorSettings
 
@@ -39,9 +40,13 @@ def _session() -> aiohttp.ClientSession:
 
 
 class SingleBackend:
-    """`antiphon serve --upstream`: every model name passes through to one server."""
+    """`antiphon serve --upstream`: every model name passes through to one server.
+
+    Raises ValueError for a base URL that is none.
+    """
 
     def __init__(self, settings: UpstreamSettings, limits: Limits) -> None:
+        parse_base_url(settings.base_url)
         self._settings = settings
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None

@@ -166,7 +166,7 @@ def _texts(document: Any) -> OpenedDocument:
 
 
 def _text(document: Any, page: Any, index: int) -> tuple[str, list[str]]:
-    """The text of a page, and what is to be said of the rest of it. What lies outside the page is not on it."""
+    """The text on a page (what lies outside it is not), and what is to be said of the rest."""
     from pypdfium2 import raw
 
     remarks = []

@@ -19,7 +19,6 @@ from antiphon.server import pdf
 from antiphon.server.heavy import MEMORY, HeavyWork, TooHeavyError
 from antiphon.server.plan import Plan, Planner
 
-
 # Of a body, at most, while it is read: as it came, decoded, translated, written, and some on the way.
 _COPIES = 8
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 from msgspec import Raw
-from pdfs import document
-from turns import assistant, call, picture, result, text, user
 
 from antiphon.core.dialects.chat_request import encode
 from antiphon.core.dialects.documents import OpenedDocument, UnreadableError, open_documents
 from antiphon.core.dialects.quirks import GENERIC
 from antiphon.core.surfaces.messages.request import RequestError, parse
 from antiphon.core.surfaces.messages.request_blocks import Image, Source, Text
+from pdfs import document
+from turns import assistant, call, picture, result, text, user
 
 PDF = document(b"%PDF-")
 
