@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import httptools
-import wire
 
+import wire
 from antiphon.core.dialects.chat_stream import ChatStream
 from antiphon.core.dialects.chat_wire import decode_chunk
 from antiphon.core.sse import SseDecoder

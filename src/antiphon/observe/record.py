@@ -34,6 +34,7 @@ class ExchangeRecord(Struct, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    thinking_tokens: int = 0
     estimated: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class ExchangeRecord(Struct, kw_only=True):
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
         }
-        for name in ("stop_reason", "error", "cached_tokens"):
+        for name in ("stop_reason", "error", "cached_tokens", "thinking_tokens"):
             if value := getattr(self, name):
                 line[name] = value
         for name in ("estimated", "degraded", "ignored"):
