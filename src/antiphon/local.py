@@ -17,6 +17,7 @@ A request for the model while the state is not `ready` is answered 529 with `ret
 from __future__ import annotations
 
 import asyncio
+import ctypes.util
 import importlib.util
 import math
 import os
@@ -58,6 +59,8 @@ def available() -> str | None:
         return "the embedded llama.cpp needs Linux or macOS"
     if importlib.util.find_spec("xllamacpp") is None:
         return "xllamacpp is not installed (pip install 'antiphon[local]')"
+    if sys.platform == "linux" and ctypes.util.find_library("gomp") is None:
+        return "the system's OpenMP library is missing (Debian: apt-get install libgomp1)"
     return None
 
 

@@ -288,6 +288,11 @@ def _has_word(word: str, text: str) -> bool:
 _CALL_LINE = re.compile(r"^[ \t]*call[ \t]+(\S+)[ \t]+(\{.*\})\s*?$", re.MULTILINE)
 
 
+# An agent's full tool box is no request to use it: calling the first of 24 tools at every "hi" would start
+# sub-agents that start sub-agents.
+_FEW_TOOLS = 8
+
+
 def _planned_calls(request: ChatRequest) -> list[_Call]:
     tools = [tool.function for tool in request.tools or []]
     choice, prompt = request.tool_choice, request.prompt
@@ -304,6 +309,8 @@ def _planned_calls(request: ChatRequest) -> list[_Call]:
             return []
         wanted = 2 if _has_word("parallel", prompt) else 1
         mentioned = [tool for tool in tools if re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", prompt)]
+        if choice != "required" and not mentioned and len(tools) > _FEW_TOOLS:
+            return []
         chosen = (mentioned + [tool for tool in tools if tool not in mentioned])[: min(wanted, most)]
     return [_Call(tool.name, _arguments(tool)) for tool in chosen]
 
