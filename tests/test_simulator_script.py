@@ -285,3 +285,22 @@ def test_unknown_and_null_fields_are_ignored():
 def test_prompt_tokens_grow_with_the_prompt_and_are_never_zero():
     short, longer = Said("hi").script.usage(), Said("hi " * 400).script.usage()
     assert 0 < short["prompt_tokens"] < longer["prompt_tokens"] - 200
+
+
+def test_a_full_tool_box_is_no_request_to_use_it():
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{n}", "parameters": {"type": "object"}}}
+        for n in range(24)
+    ]
+
+    def called(prompt, **fields):
+        return [
+            fragment["function"]["name"]
+            for delta in Said(prompt, tools=tools, **fields).deltas
+            for fragment in delta.get("tool_calls", [])
+            if fragment["function"].get("name")
+        ]
+
+    assert called("hi") == []
+    assert called("use tool_7 please") == ["tool_7"]
+    assert called("hi", tool_choice="required") == ["tool_0"]

@@ -1,0 +1,168 @@
+"""Is this a legal body for `POST /v1/chat/completions`? Members, types and the order of messages.
+
+Written from OpenAI's API reference. Beside its members a body has only what a server's row in
+`core.dialects.quirks` says. Where the `openai` package is installed, `accepted_by_openai` asks its types too.
+
+    check_body(json.loads(body), GENERIC)   # raises AssertionError
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.core.dialects.quirks import Quirks
+
+FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+ROLES = {
+    "system": {"role", "content"},
+    "user": {"role", "content"},
+    "assistant": {"role", "content", "tool_calls"},
+    "tool": {"role", "tool_call_id", "content"},
+}
+Check = Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_strings(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(each, str) and each for each in value)
+
+
+BODY: dict[str, Check] = {
+    "model": lambda value: value == "a-model",
+    "messages": lambda value: isinstance(value, list) and value != [],
+    "max_tokens": is_count,
+    "max_completion_tokens": is_count,
+    "temperature": is_number,
+    "top_p": is_number,
+    "stop": is_strings,
+    "stream": lambda value: value is True,
+    "stream_options": lambda value: (
+        value.pop("include_usage") is True and set(value) <= {"continuous_usage_stats"}
+    ),
+    "tools": lambda value: isinstance(value, list) and value != [],
+    "tool_choice": lambda value: True,
+    "parallel_tool_calls": lambda value: value is False,
+    "response_format": lambda value: (
+        value["type"] == "json_schema" and isinstance(value["json_schema"]["schema"], dict)
+    ),
+    "reasoning_effort": lambda value: isinstance(value, str),
+}
+"""Source: OpenAI's API reference for `POST /v1/chat/completions`."""
+
+
+def check_body(body: dict, quirks: Quirks) -> None:
+    """It has the members and types of the API, and beside them only what this server's row says."""
+    own = {name for name, _ in (*quirks.members, *quirks.prefill, *quirks.thinking_off)}
+    own |= {quirks.thinking_budget_field} if quirks.thinking_budget_field else set()
+    own |= {"top_k"} if quirks.send_top_k else set()
+    assert set(body) <= set(BODY) | own, set(body) - set(BODY) - own
+    assert {"model", "messages", "stream", quirks.token_limit_field} <= set(body)
+    for name in set(body) & set(BODY):
+        assert BODY[name](body[name]), (name, body[name])
+    if quirks.max_stop is not None:
+        assert len(body.get("stop", ())) <= quirks.max_stop
+    check_tools(body, quirks)
+    check_messages(body["messages"], quirks)
+
+
+def check_tools(body: dict, quirks: Quirks) -> None:
+    functions = {}
+    for tool in body.get("tools", ()):
+        assert set(tool) == {"type", "function"}
+        assert tool["type"] == "function"
+        function = tool["function"]
+        assert {"name", "parameters"} <= set(function) <= {"name", "parameters", "description", "strict"}
+        assert FUNCTION_NAME.fullmatch(function["name"])
+        assert len(function["name"]) <= (quirks.tool_name_limit or 128)
+        assert function["parameters"]["type"] == "object"
+        assert isinstance(function["parameters"]["properties"], dict)
+        assert isinstance(function.get("description", ""), str)
+        assert function["name"] not in functions
+        functions[function["name"]] = function
+    choice = body.get("tool_choice", "auto")
+    if not functions:
+        assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body)
+    elif isinstance(choice, dict):
+        assert choice == {"type": "function", "function": {"name": choice["function"]["name"]}}
+        assert choice["function"]["name"] in functions
+    else:
+        assert choice in {"auto", "none", "required"}
+
+
+def check_messages(messages: list[dict], quirks: Quirks) -> None:
+    reasoning = {*quirks.reasoning_fields_out, "reasoning_details", "extra_content"}
+    waiting: list[str] = []
+    used: set[str] = set()
+    before = None
+    for message in messages:
+        role = message["role"]
+        assert role != before or role in {"tool", "system"}, f"two messages of the {role} in a row"
+        before = role
+        allowed = ROLES[role] | (reasoning if role == "assistant" else set())
+        assert set(message) <= allowed, set(message) - allowed
+        if role == "tool":
+            assert message["tool_call_id"] == waiting.pop(0)
+            assert isinstance(message["content"], str)
+            continue
+        assert not waiting, "a call without its result"
+        if role == "assistant":
+            for call in message.get("tool_calls", ()):
+                assert set(call) - {"extra_content"} == {"id", "type", "function"}
+                assert call["type"] == "function"
+                assert isinstance(json.loads(call["function"]["arguments"]), dict)
+                assert FUNCTION_NAME.fullmatch(call["function"]["name"])
+                assert call["id"] not in used
+                used.add(call["id"])
+                waiting.append(call["id"])
+            assert "tool_calls" not in message or message["tool_calls"]
+            assert isinstance(message["content"], str) or (message["content"] is None and waiting)
+        elif role == "system":
+            assert isinstance(message["content"], str)
+            assert message["content"]
+        else:
+            check_user_content(message["content"])
+
+
+def check_user_content(content: Any) -> None:
+    assert content
+    if isinstance(content, str):
+        return
+    for part in content:
+        if part["type"] == "text":
+            assert set(part) == {"type", "text"}
+            assert isinstance(part["text"], str)
+        else:
+            assert part == {"type": "image_url", "image_url": {"url": part["image_url"]["url"]}}
+            assert part["image_url"]["url"].startswith(("data:image/", "https://", "http://"))
+
+
+def openai_types() -> Callable[[dict], None]:
+    """The judgement of OpenAI's own types, or none where the package is not installed."""
+    if importlib.util.find_spec("openai") is None:
+        return lambda body: None
+    from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter(CompletionCreateParamsStreaming)
+
+    def exhaust(value: Any) -> None:
+        """Lists are read lazily there: what nobody takes out is not judged."""
+        for each in value.values() if isinstance(value, dict) else value:
+            if not isinstance(each, str | bytes) and hasattr(each, "__iter__"):
+                exhaust(each)
+
+    return lambda body: exhaust(adapter.validate_python(body))
+
+
+accepted_by_openai = openai_types()
