@@ -139,7 +139,7 @@ def limits_table() -> list[tuple[str, str, str]]:
     for name, hint in get_type_hints(Limits, include_extras=True).items():
         notes = [note.description for note in hint.__metadata__ if note.description]
         default = getattr(Limits(), name)
-        rows.append((f"ANTIPHON_{name.upper()}", f"{default:g}", notes[-1]))
+        rows.append((f"ANTIPHON_{name.upper()}", f"{default:.12g}", notes[-1]))
     return rows
 
 

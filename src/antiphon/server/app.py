@@ -286,7 +286,7 @@ class Gateway:
         for edge in list(self.edges):
             edge.tick(now)
         for upstream in self.backend.upstreams.values():
-            upstream.slots.expire(now)
+            upstream.expire(now)
         if self._drain_deadline is not None and now >= self._drain_deadline:
             for exchange in list(self.live):
                 exchange.close("shutdown")

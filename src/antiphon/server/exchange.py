@@ -574,7 +574,7 @@ class Exchange:
         if lease is None:
             return
         if abandoned and not self._upstream.cancels_everywhere:
-            lease.drain(self._upstream.drain_until(self._clock(), self._limits.release_grace))
+            lease.drain(until=self._clock() + self._limits.release_grace)
         else:
             lease.release()
 

@@ -54,6 +54,7 @@ class Upstream:
             settings.name, settings.slots, queue_limit=limits.queue_length, on_draining=self._watch
         )
         self._busy = busy
+        self._reports = busy is not None  # it answered when it was last asked
         self._unavailable = unavailable
         self._watcher: asyncio.Task[None] | None = None
 
@@ -69,9 +70,10 @@ class Upstream:
         """Why it takes no request now, if it takes none: its server is down or starting."""
         return self._unavailable()
 
-    def drain_until(self, now: float, grace: float) -> float | None:
-        """When a draining lease is free without proof; None: the server's own report is the proof."""
-        return None if self._busy is not None else now + grace
+    def expire(self, now: float) -> None:
+        """Free draining leases whose grace has run out, where no report of the server's is the proof."""
+        if self._busy is None or not self._reports:
+            self.slots.expire(now)
 
     def _watch(self) -> None:
         if self._busy is not None and (self._watcher is None or self._watcher.done()):
@@ -82,6 +84,7 @@ class Upstream:
         last: int | None = None
         while self.slots.draining:
             now = await busy()
+            self._reports = now is not None
             if now is not None and last is not None:
                 self.slots.settle(max(now, last))
             last = now
