@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import json
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pipeline import play
+from pipeline import DONE, finish, frame, play, said
 
-from antiphon.core.dialects import chat_content, chat_stream, chat_tools, quirks
+from antiphon.config import Settings
+from antiphon.core.dialects import chat_content, chat_tools, quirks
 from antiphon.core.dialects.chat_typed_tools import DEFINED_TOOLS
 from antiphon.core.dialects.documents import OpenedDocument
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
+from antiphon.core.surfaces.messages import events
 from antiphon.core.surfaces.messages import request as surface
 from antiphon.core.surfaces.messages import request_blocks as blocks
+from antiphon.server import app, exchange
+from antiphon.server.app import Gateway
+from antiphon.server.catalog import Model
+from antiphon.server.counting import TokenCounter
 from antiphon.server.plan import Plan, Planner
 from antiphon.server.routing import Route, RouteTable
 
@@ -44,7 +52,7 @@ def _generator():
     return module
 
 
-generate = None
+generate = _generator()
 
 
 # --- The page's tables ----------------------------------------------------------------------------
@@ -77,12 +85,22 @@ class Case:
     said: tuple[str, ...]
 
     @property
+    def examples(self) -> list[dict]:
+        """Almost always one."""
+        found = json.loads(self.example)
+        return found if isinstance(found, list) else [found]
+
+    @property
     def fragments(self) -> list[Any]:
-        return [json.loads(each) for each in self.said if each[0] in '{["']
+        return [json.loads(each) for each in self.said if each[0] in "{["]
+
+    @property
+    def absent(self) -> list[str]:
+        return [each.removeprefix("no ") for each in self.said if each.startswith("no ")]
 
     @property
     def paths(self) -> list[str]:
-        return [each for each in self.said if each[0] not in '{["']
+        return [each for each in self.said if each[0] not in "{[" and not each.startswith("no ")]
 
     def __str__(self) -> str:
         return f"{self.field}-{self.profile}-{self.outcome}"
@@ -216,33 +234,34 @@ def _matches(whole: Any, part: Any) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_request_row_is_true(case):
     assert case.outcome in OUTCOMES
-    example = json.loads(case.example)
-    plan = planned(case.place, [example], case.profile)
+    plan = planned(case.place, case.examples, case.profile)
     if case.outcome == "refused":
         assert isinstance(plan, Fault)
         assert (plan.kind, plan.status) == ("invalid_request_error", 400)
-        assert [plan.message] == list(case.said)
+        assert [plan.message.replace("`", "")] == list(case.said)
         return
     assert isinstance(plan, Plan), plan
     chat, body = plan.chat, json.loads(plan.chat.body)
     assert [*chat.degraded, *chat.ignored] == case.paths
     assert bool(chat.degraded) == (case.outcome == "degraded")
     for fragment in case.fragments:
-        assert holds(body, fragment), (fragment, body)
+        assert holds(body, fragment), body
+    assert not set(case.absent) & set(body)
     if case.outcome == "kept":
-        for name, value in (example.items() if not case.fragments else ()):
-            assert holds(body, {name: value})
+        assert all(holds(body, {name: value}) for each in case.examples for name, value in each.items())
     elif case.outcome == "mapped":
-        assert case.fragments
+        assert case.fragments or case.absent
     elif case.outcome == "ignored":
         assert case.paths
-        bare = planned(case.place, without(case.field, example), case.profile)
+        first, *others = case.examples
+        bare = planned(case.place, [*without(case.field, first), *others], case.profile)
         assert isinstance(bare, Plan)
         assert chat.body == bare.chat.body
 
 
 def _parsed(place: str) -> list[dict]:
-    return [json.loads(case.example) for case in CASES if case.place == place and case.profile == "generic"]
+    mine = [case for case in CASES if case.place == place and case.profile == "generic"]
+    return [example for case in mine for example in case.examples]
 
 
 def _members(value: Any) -> set[tuple[str, str]]:
@@ -306,3 +325,134 @@ def test_every_kind_of_tool_has_a_row():
     assert set(DEFINED_TOOLS) - told == set()
     for prefix in (*chat_tools._SERVER_TOOLS, *chat_tools._TOOLSETS):
         assert any(kind.startswith(prefix) for kind in told), prefix
+
+
+# --- Answers --------------------------------------------------------------------------------------
+
+
+def answer_rows(*head: str) -> list[list[str]]:
+    (rows,) = [rows for names, rows in tables() if names == list(head)]
+    return [[cell.strip("`") for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("row", answer_rows("the upstream's delta", "the client's content"), ids="-".join)
+def test_a_content_row_is_true(row):
+    delta, content = map(json.loads, row)
+    end = "tool_calls" if {"tool_calls", "function_call"} & set(delta) else "stop"
+    result = play([frame({"choices": [{"index": 0, "delta": delta}]}), finish(end), DONE])
+    assert result.message["content"] == content
+
+
+@pytest.mark.parametrize("row", answer_rows("the upstream's choice", "the client gets"), ids="-".join)
+def test_a_stop_reason_row_is_true(row):
+    choice, end = map(json.loads, row)
+    last = frame({"choices": [{"index": 0, "delta": {}, **choice}]})
+    message = play([said("Hi"), last, DONE], stop_sequences=("END",)).message
+    assert {name: value for name, value in message.items() if name.startswith("stop")} == end
+
+
+@pytest.mark.parametrize("row", answer_rows("the upstream's usage", "the client's usage"), ids="-".join)
+def test_a_usage_row_is_true(row):
+    reported, told = map(json.loads, row)
+    chunk = frame({"choices": [], "usage": reported})
+    assert play([said("Hi"), finish("stop"), chunk, DONE]).message["usage"] == told
+
+
+# --- Endpoints and headers ------------------------------------------------------------------------
+
+
+class Backend:
+    """One model, no inference server: everything that is asked here needs none."""
+
+    table = RouteTable((Route("upstream", "generic"),))
+    upstreams = {"upstream": SimpleNamespace(counter=TokenCounter("none", "http://127.0.0.1:1/v1", None))}
+
+    async def models(self):
+        return [Model("m")]
+
+
+async def ask(method: str, path: str, **headers: str) -> tuple[int, dict[str, str]]:
+    """Status and headers of an answer. The body asks for no token, and for what `generic` cannot carry."""
+    body = {"model": "m", "max_tokens": 0, "top_k": 1, "messages": [{"role": "user", "content": "hi"}]}
+    sent: list[dict] = []
+    fields = {"host": "127.0.0.1", "content-type": "application/json"} | headers
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+    }
+
+    async def receive() -> dict:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    await Gateway(Settings(), Backend())(scope, receive, send)
+    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+
+
+@pytest.mark.parametrize("row", answer_rows("endpoint", "status", "what it is"), ids=lambda row: row[0])
+async def test_an_endpoint_row_is_true(row):
+    method, path = row[0].split()
+    status, headers = await ask(method, path)
+    assert status == int(row[1])
+    assert headers["request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("row", answer_rows("a request with", "status", "why"), ids=lambda row: row[0])
+async def test_a_request_header_row_is_true(row):
+    name, _, value = row[0].partition(": ")
+    status, _ = await ask("POST", "/v1/messages", **{name: value})
+    assert status == int(row[1])
+
+
+def test_every_route_has_a_row():
+    told = {row[0].split()[1] for row in answer_rows("endpoint", "status", "what it is")}
+    routes = {
+        route.path.replace("{id:path}", "m") for route in Gateway(Settings(), Backend())._ordinary.routes
+    }
+    served = {path.removeprefix("/llm") or "/" for path in routes | app.MESSAGES | app.COUNT_TOKENS}
+    assert served - told == set()
+
+
+def test_every_header_of_an_answer_has_a_row():
+    told = {name for row in answer_rows("header", "when") for name in re.findall(r"[a-z-]+", row[0])}
+    code = "".join(inspect.getsource(module) for module in (app, exchange))
+    sent = set(re.findall(r'\(b"([a-z-]+)", ', code))
+    assert {"request-id", "antiphon-degraded"} <= sent
+    assert sent - told == set()
+
+
+# --- The page itself ------------------------------------------------------------------------------
+
+
+def test_generated_sections_say_what_the_code_says():
+    text = PAGE.read_text()
+    assert generate.renewed(text) == text, "run docs/compatibility.py"
+
+
+def test_every_generated_section_stands_in_the_page():
+    assert set(re.findall(r"<!-- compatibility: (\S+) -->", PAGE.read_text())) == set(generate.SECTIONS)
+
+
+def test_a_stale_section_fails_the_check(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "compatibility.md"
+    page.write_text("<!-- compatibility: error-types -->\nold\n<!-- end compatibility: error-types -->\n")
+    monkeypatch.setattr(generate, "PAGE", page)
+    assert generate.main(["--check"]) == 1
+    assert "-old" in capsys.readouterr().out
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+
+
+def test_every_event_kind_is_shown():
+    """`events` writes one of each; a new kind in the encoder must not be forgotten there."""
+    shown = generate.events()
+    for event in events._ENCODE:
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
+        if name.startswith("block"):
+            name = f"content_{name}"
+        assert f'"{name}"' in shown, name

@@ -3,6 +3,7 @@
 import hashlib
 
 import pytest
+
 from pipeline import CORPUS, HERE, chunks_of, judge, play, run
 
 PINNED = {

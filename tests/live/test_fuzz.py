@@ -3,7 +3,7 @@
 Inputs are mutations of real ones (the public corpus, captured requests and streams, tests/data/fuzz) from a
 fixed seed; one that leads somewhere new joins the pool. The time is boxed: a second for each target in the
 ordinary suite, `ANTIPHON_FUZZ_SECONDS` (a minute) where `-m live` was asked for. An input that breaks
-something is kept in tests/data/fuzz and is played first from then on.
+something is appended to tests/data/fuzz/TARGET.jsonl, and is played first from then on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import random
 import re
 import time
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,12 +171,20 @@ def seconds(request) -> float:
     return float(os.environ.get("ANTIPHON_FUZZ_SECONDS", "60" if asked else "1"))
 
 
-def kept(folder: str) -> list[bytes]:
-    return [file.read_bytes() for file in sorted((FUZZ / folder).iterdir())]
+def kept(target: str) -> list[bytes]:
+    """One input a line: a JSON string with a character for each byte."""
+    lines = (FUZZ / f"{target}.jsonl").read_text().splitlines()
+    return [json.loads(line).encode("latin-1") for line in lines]
+
+
+def keep(target: str, data: bytes) -> None:
+    if data not in kept(target):
+        with (FUZZ / f"{target}.jsonl").open("a") as file:
+            file.write(json.dumps(data.decode("latin-1")) + "\n")
 
 
 def fuzz(
-    folder: str,
+    target: str,
     seeds: list[bytes],
     check: Callable[[bytes, random.Random], Hashable],
     structure: Callable[[random.Random, bytes], bytes],
@@ -185,32 +192,29 @@ def fuzz(
 ) -> None:
     """`check` raises for a broken promise, and says where an input led."""
     random_ = random.Random(20261021)
-    pool = [*kept(folder), *seeds]
-    seen = {tried(folder, check, data) for data in pool}
+    pool = [*kept(target), *seeds]
+    seen = {tried(target, check, data) for data in pool}
     count = 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         data = mutated(random_, pool, structure)
         count += 1
-        led = tried(folder, check, data)
+        led = tried(target, check, data)
         if led not in seen and len(pool) < POOL:
             seen.add(led)
             pool.append(data)
-    print(f"{folder}: {count} inputs, {len(seen)} different outcomes")
+    print(f"{target}: {count} inputs, {len(seen)} different outcomes")
     assert count > 0
 
 
-def tried(folder: str, check: Callable[[bytes, random.Random], Hashable], data: bytes) -> Hashable:
+def tried(target: str, check: Callable[[bytes, random.Random], Hashable], data: bytes) -> Hashable:
     """The input decides everything, the cuts too: what is kept can be played again."""
     digest = hashlib.sha256(data).hexdigest()[:12]
     try:
         return check(data, random.Random(digest))
     except Exception as broken:
-        file = FUZZ / folder / digest
-        file.write_bytes(data)
-        raise AssertionError(
-            f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}"
-        ) from broken
+        keep(target, data)
+        raise AssertionError(f"the last line of tests/data/fuzz/{target}.jsonl: {data[:200]!r}") from broken
 
 
 def pattern(text: str) -> str:

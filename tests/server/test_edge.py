@@ -22,6 +22,7 @@ from server.harness import (
 )
 
 TEXT = frame({"content": "Hello"})
+H = b"Host: localhost\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -235,9 +236,6 @@ async def test_bad_bodies_name_the_field(body, said) -> None:
         assert (await client.response()).status == 200
 
 
-H = b"Host: localhost\r\nContent-Type: application/json\r\n"
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -285,24 +283,35 @@ async def test_half_close_behind_garbage_still_gets_the_answer() -> None:
         house.records.lines.clear()
 
 
-@pytest.mark.parametrize("method", ["GET /healthz", "POST /v1/messages"])
+UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+
+
 @on_uvloop
-async def test_an_offer_to_upgrade_is_ignored(method) -> None:
-    """As curl --http2 makes it."""
+async def test_an_offer_to_upgrade_is_ignored() -> None:
+    """As curl --http2 makes it. What follows it on the connection would not be understood: it is closed."""
     async with House() as house:
         client = await house.client()
-        body = body_of() if method.startswith("POST") else b""
-        verb, path = method.split()
-        upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
-        client.send(request(body, method=verb, path=path, headers=upgrade))
-        if body:
-            (await house.visit()).answer()
+        client.send(request(b"", method="GET", path="/healthz", headers=UPGRADE))
         response = await client.response()
         assert response.status == 200
-        client.send(request(body, method=verb, path=path))
-        if body:
-            (await house.visit()).answer()
-        assert (await client.response()).status == 200
+        assert response.headers["connection"] == "close"
+        await client.gone()
+
+
+@pytest.mark.parametrize("framing", ["", "Transfer-Encoding: chunked\r\n"])
+@on_uvloop
+async def test_an_offer_to_upgrade_with_a_body_is_refused_in_words(framing) -> None:
+    async with House() as house:
+        client = await house.client()
+        data = post(headers=UPGRADE)
+        if framing:
+            head = b"POST /v1/messages HTTP/1.1\r\n" + H + (UPGRADE + framing).encode()
+            data = head + b"\r\n" + chunk(body_of()) + b"0\r\n\r\n"
+        client.send(data)
+        response = await client.response()
+        assert is_error(response, 400, "invalid_request_error")
+        assert "Upgrade" in response.json["error"]["message"]
+        await client.gone()
 
 
 # --- One after the other ----------------------------------------------------------------------------
@@ -401,14 +410,6 @@ async def test_a_chunked_body() -> None:
 
 
 # --- What was not carried ---------------------------------------------------------------------------
-
-
-def degrading(count: int) -> dict:
-    """A request with so many members that no upstream of the generic kind can be told."""
-    tools = [
-        {"type": "web_search_20250305", "name": f"search_{number}"} for number in range(count)
-    ]
-    return {"tools": tools}
 
 
 @on_uvloop

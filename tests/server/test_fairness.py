@@ -115,3 +115,16 @@ def test_nothing_is_lost_or_served_twice(moves):
     assert len(queue) == len(waiting)
     assert sorted(queue.in_order({})) == sorted(waiting)
     assert sorted(drain(queue)) == sorted(waiting)
+
+
+def test_a_full_queue_makes_room_at_the_cost_of_who_waits_most():
+    queue = FairQueue()
+    for number in range(4):
+        queue.push(f"a{number}", share="a")
+    queue.push("a-title", share="a", priority=Priority.BACKGROUND)
+    queue.push("b0", share="b")
+    assert queue.newest_of_longest(than="b") == "a-title"
+    assert queue.newest_of_longest(than="a") is None
+    assert queue.newest_of_longest(than="new") == "a-title"
+    queue.remove("a-title")
+    assert queue.newest_of_longest(than="b") == "a3"

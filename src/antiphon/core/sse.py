@@ -61,14 +61,15 @@ class SseDecoder:
                     data.clear()
                     self._size = 0
                 self._event = b""
-            elif line.startswith(b"data: "):
+                continue
+            if line.startswith(b"data: "):
                 data.append(line[6:])
                 self._size += len(line)
-                if self._size > self._max:
-                    self.overflow = True
-                    return frames
             else:
                 self._take_line(line)
+            if self._size > self._max:
+                self.overflow = True
+                return frames
         if rest:
             self._tail.append(rest)
             self._tail_size += len(rest)

@@ -14,11 +14,14 @@ changes it, and the next waiter is woken in the same call.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from msgspec import Struct
+
+from antiphon.server.fairness import FairQueue, Priority
 
 QUEUE_LIMIT = 1024
 
@@ -36,11 +39,13 @@ class QueueFullError(Exception):
 class Lease:
     """One slot of one upstream. `owner` is the request id of the exchange that holds it."""
 
-    __slots__ = ("_slots", "active", "drain_until", "owner", "state")
+    __slots__ = ("_slots", "active", "drain_until", "owner", "share", "since", "state")
 
-    def __init__(self, slots: Slots, owner: str) -> None:
+    def __init__(self, slots: Slots, owner: str, share: str, since: float) -> None:
         self._slots = slots
         self.owner = owner
+        self.share = share
+        self.since = since  # on the slots' clock
         self.state = LeaseState.HELD
         self.active = False  # the upstream has begun to answer: its own report counts this slot as busy
         self.drain_until: float | None = None  # monotonic seconds; None: only the upstream's report frees it
@@ -62,12 +67,23 @@ class Lease:
 class Ticket:
     """A place in the queue, or what became of it."""
 
-    __slots__ = ("_granted", "_slots", "lease", "owner", "waiting")
+    __slots__ = ("_displaced", "_granted", "_slots", "lease", "owner", "share", "since", "waiting")
 
-    def __init__(self, slots: Slots, owner: str, granted: Callable[[Lease], None]) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        owner: str,
+        share: str,
+        since: float,
+        granted: Callable[[Lease], None],
+        displaced: Callable[[], None] | None,
+    ) -> None:
         self._slots = slots
         self._granted = granted
+        self._displaced = displaced
         self.owner = owner
+        self.share = share
+        self.since = since
         self.lease: Lease | None = None
         self.waiting = True
 
@@ -82,6 +98,11 @@ class Ticket:
         self.lease = lease
         self._granted(lease)
 
+    def _displace(self) -> None:
+        self.waiting = False
+        if self._displaced is not None:
+            self._displaced()
+
 
 class SlotStatistics(Struct, frozen=True):
     """A snapshot. `held` + `draining` are used; `free` may be negative after the limit was lowered."""
@@ -94,9 +115,10 @@ class SlotStatistics(Struct, frozen=True):
 
 
 class Slots:
-    """The slots of one upstream, first come first served.
+    """The slots of one upstream, fair between shares and first come first served inside one.
 
     `on_draining` is called whenever a lease begins to drain: whoever can ask the upstream starts to.
+    `weights` are of shares that are not 1. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -106,26 +128,62 @@ class Slots:
         *,
         queue_limit: int = QUEUE_LIMIT,
         on_draining: Callable[[], None] | None = None,
+        weights: Mapping[str, float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self._clock = clock
         self._limit = slots
         self._queue_limit = queue_limit
         self._leases: set[Lease] = set()
-        self._queue: deque[Ticket] = deque()
+        self._queue: FairQueue[Ticket] = FairQueue(weights)
+        self._hold = 0.0  # how long a slot is held, seconds, a moving average; 0: nothing has ended yet
         self._on_draining = on_draining
         self._granting = False
 
-    def request(self, owner: str, granted: Callable[[Lease], None]) -> Ticket:
+    def request(
+        self,
+        owner: str,
+        granted: Callable[[Lease], None],
+        *,
+        share: str = "",
+        priority: Priority = Priority.INTERACTIVE,
+        displaced: Callable[[], None] | None = None,
+    ) -> Ticket:
         """Ask for a slot; `granted` is called once, before this returns if a slot is free.
 
-        Raises QueueFullError.
+        `displaced` is called instead if the queue is full and somebody of a share that waits less takes
+        this place: a flood fills its own part of the queue, not the others'. Raises QueueFullError.
         """
-        ticket = Ticket(self, owner, granted)
+        ticket = Ticket(self, owner, share, self._clock(), granted, displaced)
         if len(self._queue) >= self._queue_limit:
-            raise QueueFullError
-        self._queue.append(ticket)
+            loser = self._queue.newest_of_longest(than=share)
+            if loser is None:
+                raise QueueFullError
+            self._queue.remove(loser)
+            loser._displace()
+        self._queue.push(ticket, share=share, priority=priority)
         self._wake()
         return ticket
+
+    def expected_wait(self, position: int | None = None) -> float:
+        """Seconds until the waiter at `position` (0 is next; None: one who came now) would have a slot.
+
+        From how long slots were really held of late; 0 while nothing is known.
+        """
+        ahead = len(self._queue) if position is None else position
+        free = self._limit - len(self._leases)
+        if ahead < free:
+            return 0.0
+        return self._hold * (ahead - free + 1) / max(1, self._limit)
+
+    def leases(self) -> list[Lease]:
+        """The leases that are held or draining, the oldest first."""
+        return sorted(self._leases, key=lambda lease: lease.since)
+
+    def waiting(self) -> list[Ticket]:
+        """Who waits, in the order in which they would be served now."""
+        return self._queue.in_order(self._used())
 
     def set_slots(self, slots: int) -> None:
         """The limit changed; leases that are held beyond it run to their end."""
@@ -162,8 +220,13 @@ class Slots:
         used = len(self._leases)
         return SlotStatistics(self._limit, used - draining, draining, self._limit - used, len(self._queue))
 
+    def _used(self) -> Counter[str]:
+        return Counter(lease.share for lease in self._leases)
+
     def _freed(self, lease: Lease) -> None:
         self._leases.discard(lease)
+        held = self._clock() - lease.since
+        self._hold = held if self._hold == 0 else self._hold + 0.2 * (held - self._hold)
         self._wake()
 
     def _draining(self) -> None:
@@ -181,8 +244,10 @@ class Slots:
         self._granting = True
         try:
             while self._queue and len(self._leases) < self._limit:
-                ticket = self._queue.popleft()
-                lease = Lease(self, ticket.owner)
+                ticket = self._queue.pop(self._used())
+                if ticket is None:
+                    return
+                lease = Lease(self, ticket.owner, ticket.share, self._clock())
                 self._leases.add(lease)
                 ticket._grant(lease)
         finally:

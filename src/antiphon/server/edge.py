@@ -23,6 +23,10 @@ from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
 
 VANISHED_AFTER_MS = 30_000  # of unacknowledged data, then the kernel gives the client up
+_FRAMING = (b"content-length", b"transfer-encoding")
+_UPGRADE_WITH_BODY = own_faults.invalid_request(
+    "a request with a body cannot ask for an upgrade here: send it as plain HTTP/1.1, without `Upgrade`"
+)
 LINGER = 2.0  # seconds in which a refused client may read why before its connection is reset
 
 
@@ -168,11 +172,15 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._ignoring:
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        framing = {name: value for name, value in self.headers if name in _FRAMING}
+        length = int(framing.get(b"content-length", b"0"))
         if size > self.host.limits.max_headers:
             self._refuse(own_faults.HEADERS_TOO_LARGE)
-        elif int(length) > self.host.limits.max_body:
+        elif length > self.host.limits.max_body:
             self._refuse(own_faults.too_large(self.host.limits.max_body))
+        elif self.parser.should_upgrade() and (length or b"transfer-encoding" in framing):
+            # The parser takes such a body for the other protocol's first bytes and drops it.
+            self._refuse(_UPGRADE_WITH_BODY)
         else:
             self.scope["extensions"] = {"antiphon": self}  # type: ignore[dict-item]
             super().on_headers_complete()
@@ -226,7 +234,12 @@ class EdgeProtocol(HttpToolsProtocol):
         self._refuse(own_faults.invalid_request("the request is no valid HTTP/1.1"))
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An offer to upgrade may be ignored (RFC 9110 7.8), and clients make it all day: no log line."""
+        """An offer to upgrade may be ignored (RFC 9110 7.8), and clients make it all day: no log line.
+
+        The parser reads nothing behind such a request: the answer is this connection's last one.
+        """
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def _wait_for(self, what: str | None) -> None:
         self._waiting_for = what

@@ -80,6 +80,16 @@ class FairQueue(Generic[T]):
             self._served.popitem(last=False)
         return item
 
+    def newest_of_longest(self, *, than: str) -> T | None:
+        """The last to come of the share that waits most, if it waits for more than share `than` would."""
+        sizes = {share: sum(map(len, lines.values())) for share, lines in self._lines.items()}
+        longest = max(sizes, key=lambda share: sizes[share] / self._weights.get(share, 1.0), default=None)
+        if longest is None or longest == than or sizes[longest] <= sizes.get(than, 0) + 1:
+            return None
+        lines = self._lines[longest]
+        line = next(lines[priority] for priority in sorted(lines, reverse=True) if lines[priority])
+        return next(reversed(line))
+
     def in_order(self, used: Mapping[str, int]) -> list[T]:
         """Everybody who waits, in the order in which they would be served if nothing else came or ended."""
         copy: FairQueue[T] = FairQueue(self._weights)

@@ -1,7 +1,7 @@
 """Run a gateway on uvicorn until it is told to stop.
 
 Owns the signals and the exit: the first SIGTERM or SIGINT drains (readiness off, listeners closed, streams
-run on until their deadline), a second one exits at once. Exit status 0 both ways.
+run on until their deadline), a second one ends them and exits. Exit status 0 both ways.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import math
 import resource
 import signal
+import socket
 from collections.abc import Callable, Generator
 from types import FrameType
 
@@ -22,6 +23,8 @@ from antiphon.server.edge import EdgeProtocol
 
 log = structlog.get_logger("antiphon.server")
 
+LAST_WORDS = 0.2  # seconds for the last frames to reach a client before its connection is dropped
+
 
 class AntiphonServer(uvicorn.Server):
     """uvicorn's server with our idea of a signal."""
@@ -30,9 +33,10 @@ class AntiphonServer(uvicorn.Server):
         super().__init__(config)
         self._gateway = gateway
         self._on_started = on_started
+        self._signals = 0
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]  # its own type is private
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         if self.started:
             self._on_started(self.servers[0].sockets[0].getsockname()[1])
 
@@ -53,12 +57,36 @@ class AntiphonServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second one ends what still runs. Called from the loop."""
-        if self.should_exit:
-            self.force_exit = True
+        """The first signal drains, the second ends what still runs, a third does not even clean up.
+
+        Called from the loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._signals == 0:
+            self._gateway.drain()
+        elif self._signals == 1:
             self._gateway.stop_now()
+            loop.call_later(LAST_WORDS, self._drop_clients)
+        else:
+            self.force_exit = True
+        self._signals += 1
         self.should_exit = True
-        self._gateway.drain()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn waits for its connections without an end: one that sends half a request, or reads
+        # nothing, would outlast every deadline.
+        limits = self._gateway.limits
+        late = asyncio.get_running_loop().call_later(
+            limits.drain + limits.tick + LAST_WORDS, self._drop_clients
+        )
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+
+    def _drop_clients(self) -> None:
+        for edge in list(self._gateway.edges):
+            edge.abort()
 
 
 def raise_descriptor_limit() -> int:

@@ -3,7 +3,7 @@
 Owns the whole message's form and the rule for tool calls in it: what is no JSON object never reaches a
 client that would run it with `{}`.
 
-    fold = Fold(message_id="msg_1", model="m")
+    fold = Fold(message_id="msg_1", model="m", counts=Counter())
     fold.add(stream.take())
     fold.message()  -> b'{"id":"msg_1","type":"message",...}'
 """
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from antiphon.core import own_faults
 from antiphon.core.arguments import is_object
 from antiphon.core.parts import (
     BlockStart,
@@ -45,7 +46,10 @@ class _Block(Struct):
 
 
 class Fold:
-    """Collects one message. `limit` is in characters; more than that is a 502."""
+    """Collects one message. `limit` is in characters; more than that is a 502.
+
+    `counts` takes the calls that were left out.
+    """
 
     __slots__ = ("_blocks", "_counts", "_end", "_limit", "_message_id", "_model", "_size", "fault")
 
@@ -62,11 +66,13 @@ class Fold:
     def add(self, events: Iterable[Event]) -> None:
         """Take the next events, in order."""
         for event in events:
+            if self.fault is not None:
+                return
             if isinstance(event, (TextDelta, ThinkingDelta, InputJsonDelta)):
                 self._blocks[event.index].pieces.append(event.s)
                 self._size += len(event.s)
-                if self._size > self._limit and self.fault is None:
-                    self.fault = Fault("api_error", "the answer is larger than this gateway folds", 502)
+                if self._size > self._limit:
+                    self.fault = own_faults.UPSTREAM_TOO_LARGE
             elif isinstance(event, BlockStart):
                 self._blocks.append(_Block(event, []))
             elif isinstance(event, SignatureDelta):
@@ -81,7 +87,7 @@ class Fold:
         if self.fault is not None:
             return None
         if self._end is None:
-            self.fault = Fault("api_error", "the answer did not come to its end", 502)
+            self.fault = own_faults.UPSTREAM_CUT
             return None
         content: list[dict[str, Any]] = []
         for block in self._blocks:
