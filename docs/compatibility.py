@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,12 @@ def profiles() -> str:
 
 def facts() -> str:
     """What each fact means, in the words that stand beside it in the code."""
-    tree = ast.parse(inspect.getsource(quirks.Quirks)).body[0]
-    assert isinstance(tree, ast.ClassDef)
+    (tree,) = ast.parse(inspect.getsource(quirks.Quirks)).body
     lines = []
-    for line, following in zip(tree.body, tree.body[1:], strict=False):
-        is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and is_text:
-            said = " ".join(str(following.value.value).split())  # type: ignore[attr-defined]  # is_text
-            lines.append(f"- `{line.target.id}`: {said}")
+    for line, following in pairwise(getattr(tree, "body", [])):
+        match line, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                lines.append(f"- `{name}`: {' '.join(said.split())}")
     return "\n".join(lines)
 
 
@@ -66,10 +65,10 @@ def finish_words() -> str:
     ends: dict[str, list[str]] = {}
     for word, reason in chat_stream.FINISH_WORDS.items():
         ends.setdefault(f"`{reason}`", []).append(f"`{word}`")
-    for word, (_, said) in faults.FINISH.items():
-        fault = faults.finish_fault(word)
-        assert fault is not None
-        ends.setdefault(f"error `{fault.kind}`, {fault.status}: {said}", []).append(f"`{word}`")
+    for word, (status, said) in faults.FINISH.items():
+        verdict = faults.STATUS[status]
+        end = f"error `{verdict.kind}`, {verdict.status}: {said}"
+        ends.setdefault(end, []).append(f"`{word}`")
     return _table(
         ["`finish_reason`", "the client gets"], ([", ".join(told), end] for end, told in ends.items())
     )

@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pipeline import DONE, finish, frame, play, said
 
 from antiphon.config import Settings
 from antiphon.core.dialects import chat_content, chat_tools, quirks
@@ -35,6 +34,7 @@ from antiphon.server.catalog import Model
 from antiphon.server.counting import TokenCounter
 from antiphon.server.plan import Plan, Planner
 from antiphon.server.routing import Route, RouteTable
+from pipeline import DONE, finish, frame, play, said
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
