@@ -130,21 +130,25 @@ def _by_verdict(
 
 
 def own_failures() -> str:
-    """This gateway's own failures."""
+    """This gateway's own failures, as far as they are ready made."""
     made = {
         "queue_full": own_faults.queue_full(5),
         "queue_timeout": own_faults.queue_timeout(10),
         "internal": own_faults.internal("req_..."),
         "not_found": own_faults.not_found("/..."),
         "method_not_allowed": own_faults.method_not_allowed("PUT", "/..."),
-        "too_large": own_faults.too_large(33554432),
+        "too_large": own_faults.too_large(32 * 1024 * 1024),
         "invalid_request": own_faults.invalid_request("PATH: what is wrong with it"),
     }
     rows = []
     for name in own_faults.__all__:
         known = getattr(own_faults, name)
-        fault = known if isinstance(known, parts.Fault) else made[name]
-        rows.append([str(fault.status), f"`{fault.kind}`", fault.message, fault.retry_after or ""])
+        if isinstance(known, parts.Fault):
+            fault, wait = known, known.retry_after or ""
+        else:
+            fault = made[name]
+            wait = "computed" if fault.retry_after else ""
+        rows.append([str(fault.status), f"`{fault.kind}`", fault.message, wait])
     rows.sort(key=lambda row: row[:2])
     return _table(["status", "type", "message", "`retry-after`"], rows)
 

@@ -28,7 +28,12 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (limits.max_frame, limits.max_held, limits.max_fold) == (16 * MIB, 8 * MIB, 32 * MIB)
     assert (limits.max_behind, limits.heavy_body) == (256 * 1024, 4 * MIB)
     settings = Settings()
-    assert (settings.host, settings.port, settings.upstream, settings.strict) == ("127.0.0.1", 8080, None, False)
+    assert (settings.host, settings.port, settings.upstream, settings.strict) == (
+        "127.0.0.1",
+        8080,
+        None,
+        False,
+    )
 
 
 @pytest.mark.parametrize("name", Limits.__struct_fields__)
@@ -41,7 +46,9 @@ def test_every_limit_has_its_name_in_the_environment(name) -> None:
 
 def test_the_environment_may_say_nothing_or_other_things() -> None:
     assert limits_from_environment({}) == Limits()
-    assert limits_from_environment({"ANTIPHON_COLOUR": "blue", "CONNECT": "1", "antiphon_gap": "1"}) == Limits()
+    assert (
+        limits_from_environment({"ANTIPHON_COLOUR": "blue", "CONNECT": "1", "antiphon_gap": "1"}) == Limits()
+    )
     assert limits_from_environment({"ANTIPHON_TICK": "0.05"}).tick == 0.05
 
 

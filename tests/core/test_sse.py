@@ -76,11 +76,31 @@ class TestLimit:
         decoder.feed(line * 30)
         assert decoder.overflow and decoder.flush() == []
 
+    @pytest.mark.parametrize("size", [80, 90, 91, 92, 100, 101, 102, 120])
+    @pytest.mark.parametrize("field", [b": ", b"data: ", b"data:", b"id:", b"event:"])
+    def test_however_it_is_cut(self, field, size):
+        line = field + b"x" * (size - len(field))
+        body = b"data: a\n\ndata: b\n" + line + b"\n\ndata: c\n\n"  # seven bytes and the line
+
+        def decode(pieces):
+            decoder = SseDecoder(max_frame=100)
+            return (
+                [frame for piece in pieces for frame in decoder.feed(piece)],
+                decoder.flush(),
+                decoder.overflow,
+            )
+
+        whole = decode([body])
+        assert whole[2] == (size + 7 > 100)
+        assert decode([body[i : i + 1] for i in range(len(body))]) == whole
+        for at in range(len(body)):
+            assert decode([body[:at], body[at:]]) == whole, at
+
     def test_what_came_before_is_not_lost(self):
         decoder = SseDecoder(max_frame=100)
         body = b"data: a\n\ndata: " + b"x" * 200 + b"\n\ndata: b\n\n"
         assert decoder.feed(body) == [(b"", b"a")]
-        assert decoder.overflow
+        assert decoder.overflow and decoder.feed(b"data: c\n\n") == []
 
     def test_many_small_frames_and_comments_are_no_large_one(self):
         decoder = SseDecoder(max_frame=100)

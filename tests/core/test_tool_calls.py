@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from antiphon.core import tool_calls
 from antiphon.core.blocks import tool_name
 from antiphon.core.parts import ToolOpen
 from antiphon.core.tool_calls import NAME_KEPT, ToolCalls
@@ -180,4 +179,3 @@ def test_the_module_s_example():
     calls = Calls()
     calls.named(0, "read")
     assert calls.fed(0, '{"p":', "1}") == [("delta", 0, '{"p":'), ("delta", 0, "1}"), ("whole", 0, "")]
-    assert tool_calls.__doc__

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(0)]
 
 FUZZ = DATA / "fuzz"
 LONGEST = 64 * 1024
+LONGEST_FRAME = 4096
 POOL = 4000
 
 # --- Mutations ------------------------------------------------------------------------------------
@@ -251,11 +252,12 @@ def check_request(data: bytes, random_: random.Random) -> Hashable:
 
 def check_frames(data: bytes, random_: random.Random) -> Hashable:
     def decoded(pieces: list[bytes]) -> tuple[list, bool]:
-        decoder = SseDecoder(max_frame=4096)
+        decoder = SseDecoder(max_frame=LONGEST_FRAME)
         frames = [frame for piece in pieces for frame in decoder.feed(piece)]
         return frames + decoder.flush(), not decoder.overflow
 
     whole, fits = decoded([data])
+    assert all(len(frame) <= LONGEST_FRAME for _, frame in whole)
     for pieces in (cut(random_, data), [data[i : i + 1] for i in range(len(data[:512]))] + [data[512:]]):
         assert decoded(pieces)[1] == fits
         assert not fits or decoded(pieces)[0] == whole
@@ -314,6 +316,11 @@ def test_request_parser(seconds) -> None:
     fuzz("requests", REQUESTS, check_request, json_mutated, seconds)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="the frame limit looks only at `data: ` lines and at cut ones: `data:` without a space has no limit, "
+    "and a long comment is refused or not by how it was cut",
+)
 def test_sse_decoder(seconds) -> None:
     fuzz("frames", STREAMS, check_frames, frame_mutated, seconds)
 

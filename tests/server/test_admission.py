@@ -15,12 +15,12 @@ from antiphon.server.admission import Lease, LeaseState, QueueFullError, Slots, 
 class Waiter:
     """Asks for a slot and remembers its lease; `then` is done inside the grant."""
 
-    def __init__(self, slots: Slots, name: str, then=lambda lease: None) -> None:
+    def __init__(self, slots: Slots, name: str, then=lambda lease: None, **options) -> None:
         self.name = name
         self.lease: Lease | None = None
         self.grants = 0
         self._then = then
-        self.ticket: Ticket = slots.request(name, self._granted)
+        self.ticket: Ticket = slots.request(name, self._granted, **options)
 
     def _granted(self, lease: Lease) -> None:
         self.grants += 1
@@ -290,3 +290,82 @@ class SlotsModel(RuleBasedStateMachine):
 
 TestSlotsModel = SlotsModel.TestCase
 TestSlotsModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+class SharesModel(RuleBasedStateMachine):
+    """Several shares and a full queue: whoever is served next, nobody is lost and no slot is left unused."""
+
+    waiters = Bundle("waiters")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = Slots("a", 2, queue_limit=4, clock=lambda: 0.0)
+        self.all: list[Waiter] = []
+        self.left: set[Waiter] = set()
+        self.displaced: set[str] = set()
+        self.order: dict[str, list[str]] = {}
+
+    @rule(target=waiters, share=st.sampled_from("abc"))
+    def arrive(self, share):
+        name = f"{share}{len(self.all)}"
+        full = self.slots.statistics().waiting == 4
+        lost = len(self.displaced)
+        try:
+            waiter = Waiter(
+                self.slots,
+                name,
+                lambda lease: self.order.setdefault(share, []).append(lease.owner),
+                share=share,
+                displaced=lambda: self.displaced.add(name),
+            )
+        except QueueFullError:
+            assert full
+            assert len(self.displaced) == lost
+            return multiple()
+        assert len(self.displaced) == lost + full  # a place in a full queue is somebody else's
+        assert name not in self.displaced
+        self.all.append(waiter)
+        return waiter
+
+    @rule(waiter=consumes(waiters))
+    def end(self, waiter):
+        waiter.ticket.cancel()
+        if waiter.lease is not None:
+            waiter.lease.release()
+        self.left.add(waiter)
+
+    @rule(waiter=waiters)
+    def drain(self, waiter):
+        if waiter.lease is not None:
+            waiter.lease.drain(until=1.0)
+
+    @rule()
+    def the_drained_are_free(self):
+        self.slots.expire(2.0)
+
+    @rule(limit=st.integers(0, 4))
+    def set_slots(self, limit):
+        self.slots.set_slots(limit)
+
+    @invariant()
+    def nobody_is_lost(self):
+        numbers = self.slots.statistics()
+        waiting = {ticket.owner for ticket in self.slots.waiting()}
+        here = [waiter for waiter in self.all if waiter not in self.left and waiter.grants == 0]
+        assert waiting == {waiter.name for waiter in here} - self.displaced
+        assert all(waiter.grants <= 1 for waiter in self.all)
+        assert all(waiter.grants == 0 for waiter in self.all if waiter.name in self.displaced)
+        assert numbers.waiting == len(waiting)
+        assert not waiting or numbers.free <= 0  # no slot is left unused while somebody waits
+        used = [waiter for waiter in self.all if waiter.lease and waiter.lease.state is not LeaseState.FREE]
+        assert numbers.held + numbers.draining == len(used) == len(self.slots.leases())
+
+    @invariant()
+    def inside_a_share_they_are_served_in_order(self):
+        for served in self.order.values():
+            numbers = [int(name[1:]) for name in served]
+            assert numbers == sorted(numbers)
+
+
+TestSharesModel = SharesModel.TestCase
+TestSharesModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

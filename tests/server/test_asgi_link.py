@@ -8,9 +8,20 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from server.harness import SSE_HEAD, House, Response, body_of, chunk, frame, judge, on_both_loops, turns, until
 
 from antiphon.server.asgi_link import HIGH_WATER, AsgiLink
+from server.harness import (
+    SSE_HEAD,
+    House,
+    Response,
+    body_of,
+    chunk,
+    frame,
+    judge,
+    on_both_loops,
+    turns,
+    until,
+)
 
 TEXT = frame({"content": "Hello"})
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+
+from antiphon.server.exchange import Exchange
 from server.harness import (
     SSE_HEAD,
     Client,
@@ -20,8 +22,6 @@ from server.harness import (
     turns,
     until,
 )
-
-from antiphon.server.exchange import Exchange
 
 TEXT = frame({"content": "Hello"})
 
@@ -65,7 +65,7 @@ async def thinking(house: House, client: Client) -> Visit:
 
 async def mid_tool(house: House, client: Client) -> Visit:
     visit = await waiting(house, client)
-    visit.raw(SSE_HEAD + chunk(frame(tool('{"a": "', id="c1", name="f"))))
+    visit.raw(SSE_HEAD + chunk(frame(tool('{"a": "', call_id="c1", name="f"))))
     await client.event("content_block_delta")
     return visit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from server.harness import (
     SSE_HEAD,
     House,
@@ -43,7 +44,9 @@ def is_error(response: Response, status: int, kind: str) -> bool:
 # --- Answers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/llm/v1/messages", "/v1/messages/", "/v1/messages?beta=true"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/llm/v1/messages", "/v1/messages/", "/v1/messages?beta=true"]
+)
 @on_uvloop
 async def test_a_stream(path) -> None:
     async with House() as house:
@@ -247,7 +250,9 @@ async def test_bad_bodies_name_the_field(body, said) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
         b"POST /v1/messages HTTP/1.1\r\n" + H + b"Content-Length: x\r\n\r\n",
         b"POST /v1/messages HTTP/1.1\r\n" + H + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        b"POST /v1/messages HTTP/1.1\r\n" + H + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"POST /v1/messages HTTP/1.1\r\n"
+        + H
+        + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         b"POST /v1/messages HTTP/1.1\r\n" + H + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
         b"POST /v1/messages HTTP/1.1\r\n" + H + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx0\r\n\r\n",
         b"CONNECT example.com:443 HTTP/1.1\r\n" + H + b"\r\n",
@@ -283,7 +288,9 @@ async def test_half_close_behind_garbage_still_gets_the_answer() -> None:
         house.records.lines.clear()
 
 
-UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+UPGRADE = (
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+)
 
 
 @on_uvloop
@@ -430,7 +437,9 @@ async def test_antiphon_degraded_is_bounded() -> None:
         assert "antiphon-degraded" not in (await client.response()).headers
 
 
-@pytest.mark.parametrize(("value", "refused"), [("true", True), ("True", True), ("false", False), ("", False)])
+@pytest.mark.parametrize(
+    ("value", "refused"), [("true", True), ("True", True), ("false", False), ("", False)]
+)
 @on_uvloop
 async def test_antiphon_strict(value, refused) -> None:
     async with House() as house:
@@ -513,7 +522,7 @@ async def test_an_upstream_that_breaks_off(end) -> None:
     async with House() as house:
         client = await house.ask()
         visit = await house.visit()
-        visit.raw(SSE_HEAD + chunk(frame(tool('{"a": 1}', id="c", name="f"))))
+        visit.raw(SSE_HEAD + chunk(frame(tool('{"a": 1}', call_id="c", name="f"))))
         await client.event("content_block_delta")
         getattr(visit, end)()
         response = await client.response()

@@ -17,11 +17,11 @@ from typing import Any
 import httptools
 import pytest
 import uvicorn
-from server.harness import House, on_uvloop, post, until
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from antiphon.server import edge, serve
+from server.harness import House, on_uvloop, post, until
 
 # attribute of a live protocol -> what it is
 PROTOCOL = {
@@ -168,6 +168,12 @@ def test_the_server_has_what_is_used_of_it() -> None:
         "handle_exit",
     }
     source = inspect.getsource(uvicorn.Server)
-    for name in ("self.started", "self.servers", "self.should_exit", "self.force_exit", "self.capture_signals()"):
+    for name in (
+        "self.started",
+        "self.servers",
+        "self.should_exit",
+        "self.force_exit",
+        "self.capture_signals()",
+    ):
         assert name in source, name
     assert "with self.capture_signals()" in inspect.getsource(uvicorn.Server.serve)

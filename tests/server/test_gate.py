@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from server.harness import House, on_uvloop
 
 from antiphon.core import own_faults
 from antiphon.server.gate import refusal
+from server.harness import House, on_uvloop
 
 JSON = (b"content-type", b"application/json")
 

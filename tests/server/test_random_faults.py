@@ -6,15 +6,40 @@ import asyncio
 import random
 
 import pytest
-from server.harness import DONE, SSE_HEAD, USAGE, Client, House, Visit, chunk, frame, judge, on_loops, tool, turns
+
+from server.harness import (
+    DONE,
+    USAGE,
+    Client,
+    House,
+    Visit,
+    frame,
+    judge,
+    on_loops,
+    tool,
+    turns,
+    until,
+)
 
 CLIENT_FAULTS = ("none", "none", "fin", "rst", "half_close", "slow", "stall", "pipelines")
-UPSTREAM_FAULTS = ("none", "none", "cut", "reset", "stall", "500", "503", "error", "garbage", "silent", "floods")
+UPSTREAM_FAULTS = (
+    "none",
+    "none",
+    "cut",
+    "reset",
+    "stall",
+    "500",
+    "503",
+    "error",
+    "garbage",
+    "silent",
+    "floods",
+)
 FRAMES = [
     frame({"reasoning_content": "Hm"}),
     frame({"content": "Hello "}),
     frame({"content": "x" * 20_000}),
-    frame(tool('{"a": ', id="c1", name="f")),
+    frame(tool('{"a": ', call_id="c1", name="f")),
     frame(tool("1}")),
     frame(finish="tool_calls"),
     USAGE,
@@ -71,7 +96,10 @@ async def client_side(house: House, tag: str, chance: random.Random) -> None:
             await turns(3)
     elif fault == "pipelines":
         client.ask("never")
-    await client.until(lambda: ended(client) or fault == "stall" and house.clock.now > 5000)
+    if fault == "stall":  # it hears nothing, not even that it was dropped
+        await until(lambda: house.clock.now > 3000)
+    else:
+        await client.until(lambda: ended(client))
     response = client.so_far
     if response is not None and response.headers["content-type"].startswith("text/event-stream"):
         whole = response.complete

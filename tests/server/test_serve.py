@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from live_gateway import simulator, wait_until
 
 from antiphon.server.serve import raise_descriptor_limit
+from live_gateway import simulator, wait_until
 
 PATIENCE = 20.0
 
@@ -35,7 +35,12 @@ class Gateway:
     def post(self, *, max_tokens: int, stream: bool = True) -> http.client.HTTPResponse:
         """A response whose head has come; the body is still coming."""
         connection = self.connect()
-        body = {"model": "m", "max_tokens": max_tokens, "stream": stream, "messages": [{"role": "user", "content": "long"}]}
+        body = {
+            "model": "m",
+            "max_tokens": max_tokens,
+            "stream": stream,
+            "messages": [{"role": "user", "content": "long"}],
+        }
         connection.request("POST", "/v1/messages", json.dumps(body), {"content-type": "application/json"})
         return connection.getresponse()
 
@@ -149,7 +154,9 @@ def test_a_second_signal_does_not_wait_for_a_client(start, how) -> None:
     if how == "half a request":
         client.sendall(head + b"Content-Length: 1000\r\n\r\n{")
     else:
-        body = b'{"model":"m","max_tokens":100000,"stream":true,"messages":[{"role":"user","content":"long"}]}'
+        body = (
+            b'{"model":"m","max_tokens":100000,"stream":true,"messages":[{"role":"user","content":"long"}]}'
+        )
         client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         assert client.recv(10)
     time.sleep(0.1)  # the request is there; nothing tells us so

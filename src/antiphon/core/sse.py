@@ -21,7 +21,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class SseDecoder:
-    """An incremental decoder. `max_frame` is in bytes, for one frame's data lines and a line without end.
+    """An incremental decoder. `max_frame` is in bytes, for one frame's data lines and for any single line.
 
     `overflow`: a frame grew past that, the upstream is broken or hostile. Nothing more is decoded.
     """
@@ -41,6 +41,8 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Take the next bytes of the body and return the frames that they complete."""
+        if self.overflow:
+            return []
         if self._bom is not None:
             chunk = self._strip_bom(chunk)
         if self._after_cr or b"\r" in chunk:
@@ -57,19 +59,19 @@ class SseDecoder:
         for line in lines:
             if not line:
                 if data:
-                    frames.append((self._event, data[0] if len(data) == 1 else b"\n".join(data)))
+                    frames.append((self._event, b"\n".join(data)))
                     data.clear()
                     self._size = 0
                 self._event = b""
                 continue
+            if self._size + len(line) > self._max:
+                self.overflow = True
+                return frames
             if line.startswith(b"data: "):
                 data.append(line[6:])
                 self._size += len(line)
             else:
                 self._take_line(line)
-            if self._size > self._max:
-                self.overflow = True
-                return frames
         if rest:
             self._tail.append(rest)
             self._tail_size += len(rest)

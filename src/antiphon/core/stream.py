@@ -101,6 +101,13 @@ PHASE: dict[Phase, dict[str, Row]] = {
 _CUT_SHORT = ("max_tokens", "refusal")  # reasons after which a call may be half of what the model meant
 
 
+class _Commit:
+    """What the shell says: the client has waited long enough."""
+
+
+_COMMIT = (_Commit(),)
+
+
 class Stream:
     """One message.
 
@@ -184,29 +191,26 @@ class Stream:
 
     # --- parts in ---
 
-    def receive(self, parts: Iterable[Part]) -> None:
+    def receive(self, parts: Iterable[Part | _Commit]) -> None:
         """Take parts. Never raises for what an upstream says; after the end they are ignored."""
         for part in parts:
-            self._step(_INPUT[type(part)](part), part)
+            act, phase = _PHASE[self.phase][_INPUT[type(part)](part)]
+            act(self, part)
+            # an action that met its own end (a late fragment) has the last word
+            if self.phase is not _E:
+                self.phase = phase
         if self._blocks.held > self._held_limit and self.phase is not _E:
             self.counts["held_too_much"] += 1
             self._end(own_faults.UPSTREAM_TOO_LARGE)
 
     def commit(self) -> None:
         """The client has waited long enough: promise a stream, whatever comes."""
-        self._step("commit", None)
-
-    def _step(self, name: str, part: Any) -> None:
-        act, phase = _PHASE[self.phase][name]
-        act(self, part)
-        # an action that met its own end (a late fragment) has the last word
-        if self.phase is not _E:
-            self.phase = phase
+        self.receive(_COMMIT)
 
     def _ignore(self, part: Any) -> None:
         pass
 
-    def _commit_now(self, part: None) -> None:
+    def _commit_now(self, part: _Commit) -> None:
         self._promised = True
 
     def _add_text(self, part: Text | Refusal) -> None:
@@ -302,7 +306,7 @@ class Stream:
 
     def take(self) -> list[Event]:
         """Everything that may go on the wire now, in order; each block's backlog is one delta."""
-        if not self.committed:
+        if not (self._started or self.committed):
             return []
         events = self._blocks.take()
         if not self._started:
@@ -341,6 +345,7 @@ _INPUT: dict[type, Callable[[Any], str]] = {
     Fault: lambda part: "fault",
     Malformed: lambda part: "malformed",
     End: lambda part: "done" if part.clean else "cut",
+    _Commit: lambda part: "commit",
 }
 
 # The table names what is done; here the names become the methods, once.

@@ -120,7 +120,7 @@ class EdgeProtocol(HttpToolsProtocol):
         # has read what is buffered, which it may never do.
         open_response = self.cycle is not None and not self.cycle.response_complete
         if open_response and self._waiting_for != "end":
-            self.transport.abort()
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._waiting_for == "end":

@@ -198,7 +198,11 @@ class Exchange:
 
         message_id = f"msg_{secrets.token_hex(12)}"
         self._reader = ChatStream(
-            counts=counts, stop_sequences=job.chat.stop_sequences, think_tags=upstream.think_tags
+            counts=counts,
+            stop_sequences=job.chat.stop_sequences,
+            think_tags=upstream.think_tags,
+            max_frame=limits.max_frame,
+            max_body=limits.max_fold,
         )
         self._stream = Stream(
             tool_id=tool_id, input_tokens=job.chat.input_estimate, counts=counts, held_limit=limits.max_held
@@ -233,6 +237,7 @@ class Exchange:
             self.fail_internally(error)
             await self._answer(link, send)
         finally:
+            self.close("shutdown")  # of the whole process, if there is no cause yet
             link.listener = None
             self.record.ended = self._clock()
             self.record.status = self._sent_status

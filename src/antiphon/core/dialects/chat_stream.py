@@ -349,9 +349,10 @@ class ChatStream:
             if fragment.id or fragment.name:
                 id_ = whole(fragment.id) if fragment.id else None
                 out.append(ToolOpen(key, id_, whole(fragment.name)))
-            mended = self._mender.text((ToolArgs, key), text) if text else ""
-            if mended:
-                out.append(ToolArgs(key, mended))
+            if text and (self._mender.waiting or not text.isascii()):
+                text = self._mender.text((ToolArgs, key), text)  # noqa: PLW2901 - the same text, mended
+            if text:
+                out.append(ToolArgs(key, text))
 
     def _say(self, kind: type[Text | Reasoning | Refusal], text: str, out: list[Part]) -> None:
         self._said = True
@@ -367,6 +368,8 @@ class ChatStream:
             self._say(Reasoning if is_reasoning else Text, text, out)
 
     def _give_up_halves(self, kind: type[Part] | None, out: list[Part]) -> None:
+        if not self._mender.waiting:
+            return
         for (lost_kind, key), text in self._mender.give_up(kind):
             out.append(ToolArgs(key, text) if lost_kind is ToolArgs else lost_kind(text))
 

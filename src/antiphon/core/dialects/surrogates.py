@@ -47,8 +47,6 @@ class SurrogateMender:
 
     def give_up(self, kind: Any) -> list[tuple[Channel, str]]:
         """Text of `kind` comes (None: nothing more): what waits in channels of another kind waits in vain."""
-        if not self.waiting:
-            return []
         lost = [channel for channel in self.waiting if channel[0] is not kind]
         for channel in lost:
             del self.waiting[channel]
