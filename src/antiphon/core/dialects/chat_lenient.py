@@ -23,6 +23,7 @@ from antiphon.core.dialects.chat_wire import (
     InputDetails,
     OddDelta,
     OutputDetails,
+    PromptProgress,
     WireUsage,
 )
 
@@ -44,6 +45,7 @@ def chunk(document: dict[str, Any]) -> Chunk:
     return Chunk(
         [_choice(item) for item in choices if isinstance(item, dict)] if isinstance(choices, list) else [],
         _usage(document.get("usage")),
+        _progress(document.get("prompt_progress")),
     )
 
 
@@ -72,8 +74,14 @@ def _delta(item: Any) -> Delta | None:
         reasoning_content=next((text for text in said if text), None),
         refusal=_text(item.get("refusal")),
         tool_calls=_calls(item.get("tool_calls")) or _old_call(item.get("function_call")),
+        extra_content=item.get("extra_content"),
         segments=_segments(content),
+        details=_details(item.get("reasoning_details")),
     )
+
+
+def _details(entries: Any) -> tuple[Any, ...]:
+    return tuple(entry for entry in entries if isinstance(entry, dict)) if isinstance(entries, list) else ()
 
 
 def _message(item: Any) -> Delta | None:
@@ -95,7 +103,12 @@ def _old_call(function: Any) -> list[Call] | None:
 
 
 def _call(entry: dict[str, Any]) -> Call:
-    return Call(index(entry.get("index")), _text(entry.get("id")), _function(entry.get("function")))
+    return Call(
+        index(entry.get("index")),
+        _text(entry.get("id")),
+        _function(entry.get("function")),
+        entry.get("extra_content"),
+    )
 
 
 def _function(item: Any) -> Function | None:
@@ -159,6 +172,10 @@ def _usage(value: Any) -> WireUsage | None:
         count(value.get("prompt_cache_hit_tokens")),
         count(value.get("reasoning_tokens")),
     )
+
+
+def _progress(value: Any) -> PromptProgress | None:
+    return PromptProgress(count(value.get("total"))) if isinstance(value, dict) else None
 
 
 def _text(value: Any) -> str | None:

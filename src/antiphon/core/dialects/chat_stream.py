@@ -22,6 +22,7 @@ from typing import Any
 from antiphon.core import faults, own_faults
 from antiphon.core.dialects import chat_lenient
 from antiphon.core.dialects.chat_calls import CallKeys, Fragment
+from antiphon.core.dialects.chat_state import Seal, StateKeeper, no_seal
 from antiphon.core.dialects.chat_wire import (
     Call,
     Choice,
@@ -39,7 +40,6 @@ from antiphon.core.parts import (
     Fault,
     Finish,
     Malformed,
-    Opaque,
     Part,
     Reasoning,
     Refusal,
@@ -47,6 +47,7 @@ from antiphon.core.parts import (
     Text,
     ToolArgs,
     ToolOpen,
+    Usage,
 )
 from antiphon.core.sse import BOM, MAX_FRAME, Frame, SseDecoder
 
@@ -81,6 +82,7 @@ _PLAIN_EVENTS = (b"", b"message")
 class ChatStream:
     """Reads one answer. `stop_sequences` are the client's; `counts` takes what was odd, by kind.
 
+    `seal` seals state that the upstream wants back.
     `max_frame` (one event of a stream) and `max_body` (a whole JSON answer) are in bytes.
     """
 
@@ -96,6 +98,7 @@ class ChatStream:
         "_said",
         "_seen",
         "_sse",
+        "_state",
         "_stops",
         "_tags",
     )
@@ -106,6 +109,7 @@ class ChatStream:
         counts: Counter[str],
         stop_sequences: tuple[str, ...] = (),
         think_tags: Mode = "auto",
+        seal: Seal = no_seal,
         max_frame: int = MAX_FRAME,
         max_body: int = BODY_LIMIT,
     ) -> None:
@@ -114,6 +118,7 @@ class ChatStream:
         self._tags: ThinkTags | None = ThinkTags(think_tags)
         self._mender = SurrogateMender(counts)
         self._calls = CallKeys()
+        self._state = StateKeeper(seal, counts)
         self._sse = SseDecoder(max_frame)
         self._max_body = max_body
         self._lead: bytes | None = b""  # what may be part of a BOM; None: it is known what this body is
@@ -238,6 +243,9 @@ class ChatStream:
     def _take_chunk(self, chunk: Chunk, out: list[Part], *, document: bool = False) -> None:
         # before the content: message_start shall have it
         reported = chunk.usage is not None and self._take_usage(chunk.usage, out)
+        progress = chunk.prompt_progress
+        if progress is not None and progress.total is not None:
+            out.append(Usage(prompt=progress.total))
         for choice in chunk.choices:
             if choice.index:
                 self._counts["other_choice"] += 1
@@ -293,6 +301,12 @@ class ChatStream:
         reasoning = delta.reasoning_content or delta.reasoning
         if reasoning:
             self._take_reasoning(reasoning, out)
+        if delta.details:
+            self._state.note_details(list(delta.details))
+        if delta.content or delta.tool_calls or delta.refusal:
+            out += self._state.take()
+        if delta.extra_content is not None:
+            self._state.note_message(delta.extra_content)
         if delta.content:
             if self._tags is None:
                 self._say(Text, delta.content, out)
@@ -305,8 +319,6 @@ class ChatStream:
             self._say(Refusal, delta.refusal, out)
         if delta.tool_calls:
             self._take_calls(delta.tool_calls, out)
-        if delta.opaque:
-            out += [Opaque(signature) for signature in delta.opaque]
 
     def _take_segments(self, segments: Segments, out: list[Part]) -> None:
         for is_reasoning, text in segments:
@@ -331,24 +343,29 @@ class ChatStream:
     def _take_calls(self, calls: list[Call], out: list[Part]) -> None:
         fragments: list[Fragment] = []
         arguments: list[str] = []
+        extras: list[Any] = []
         for position, call in enumerate(calls):
             function = call.function
             name, text = (function.name, function.arguments) if function is not None else (None, None)
             # Mistral's types default an id to the word "null"
             id_ = call.id if call.id and call.id != "null" else None
-            if id_ or name or text:  # otherwise it says nothing
+            if id_ or name or text or call.extra_content is not None:  # otherwise it says nothing
                 place = position if len(calls) > 1 else None
                 fragments.append(Fragment(call.index, id_, name or "", place))
                 arguments.append(text or "")
+                extras.append(call.extra_content)
         if not fragments:
             return
         self._said = True
         self._stop_tags(out)
         self._give_up_halves(ToolArgs, out)
-        for key, fragment, text in zip(self._calls.keys(fragments), fragments, arguments, strict=True):
+        keys = self._calls.keys(fragments)
+        for key, fragment, text, extra in zip(keys, fragments, arguments, extras, strict=True):
             if fragment.id or fragment.name:
                 id_ = whole(fragment.id) if fragment.id else None
                 out.append(ToolOpen(key, id_, whole(fragment.name)))
+            if extra is not None:
+                out += self._state.of_call(key, extra)
             if text and (self._mender.waiting or not text.isascii()):
                 text = self._mender.text((ToolArgs, key), text)  # noqa: PLW2901 - the same text, mended
             if text:
@@ -381,6 +398,7 @@ class ChatStream:
     def _flush_held(self, out: list[Part]) -> None:
         self._stop_tags(out)
         self._give_up_halves(None, out)
+        out += self._state.take_all()
 
     def _finish(self, out: list[Part], part: Part) -> None:
         self._done = True

@@ -34,6 +34,7 @@ class Call(Struct, gc=False):
     index: Count | None = None
     id: str | None = None
     function: Function | None = None
+    extra_content: Any = None
 
 
 class Delta(Struct, gc=False):
@@ -44,22 +45,23 @@ class Delta(Struct, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[Call] | None = None
+    extra_content: Any = None
     # members for the other path
     reasoning_details: Any = None
     function_call: Any = None
 
     segments: ClassVar[Segments] = ()
-    opaque: ClassVar[tuple[str, ...]] = ()
+    details: ClassVar[tuple[Any, ...]] = ()
 
 
 class OddDelta(Delta, gc=False):
     """A delta with content that came as a list: (is reasoning, text) in its order.
 
-    `opaque` is state that the upstream wants back, sealed.
+    `details` are entries of `reasoning_details`, as they came.
     """
 
     segments: Segments = ()  # type: ignore[misc]  # an instance's own, where the plain delta has none
-    opaque: tuple[str, ...] = ()  # type: ignore[misc]  # likewise
+    details: tuple[Any, ...] = ()  # type: ignore[misc]  # likewise
 
 
 class InputDetails(Struct, gc=False):
@@ -105,11 +107,18 @@ class Choice(Struct, gc=False):
         return None
 
 
+class PromptProgress(Struct, gc=False):
+    """llama.cpp's, with `return_progress`: how far the prefill is, in tokens."""
+
+    total: Count | None = None
+
+
 class Chunk(Struct, gc=False):
     """`error`, `object`, `type` and `base_resp` only tell that this may be no chunk but a failure."""
 
     choices: list[Choice]
     usage: WireUsage | None = None
+    prompt_progress: PromptProgress | None = None
     error: Any = None
     object: str | None = None
     type: str | None = None

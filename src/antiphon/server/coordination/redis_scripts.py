@@ -1,0 +1,361 @@
+"""The operations of `protocol` as Lua scripts for Valkey and Redis, one for each.
+
+Owns the data in the server and nothing else; `room` has the same rules in Python, with the reasons. Each
+script is atomic and takes its time from the server. All keys of an upstream share one hash tag, so that
+they lie in one slot of a cluster.
+
+Keys of one upstream (KEYS, in this order):
+
+    meta      hash   born, made, seen, calm, limit, turn
+    gateways  zset   gateway -> when it expires (milliseconds)
+    epochs    hash   gateway -> epoch
+    actives   hash   gateway -> leases that have begun to answer
+    leases    zset   key -> when it expires (as its gateway does)
+    shares    hash   key of a lease -> share
+    queue     zset   share (16 digits) priority (1) turn (14) key, all with score 0: ordered as text
+    places    hash   key that waits -> its member of the queue
+    served    zset   share -> the turn in which it was last served
+    weights   hash   share -> weight, where it is not 1
+
+ARGV: gateway, epoch, TTL (milliseconds), the operation (JSON), how long calm lasts after an empty start
+(milliseconds), the prefix of the gateways' channels.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KEY_NAMES: Final = (
+    "meta",
+    "gateways",
+    "epochs",
+    "actives",
+    "leases",
+    "shares",
+    "queue",
+    "places",
+    "served",
+    "weights",
+)
+
+_PRELUDE: Final = r"""
+local meta, gateways, epochs, actives, leases, shares, queue, places, served, weights = unpack(KEYS)
+local me, epoch, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local said, empty_calm, channels = cjson.decode(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local call = redis.call
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local born, made, seen, calm, limit = unpack(call('HMGET', meta, 'born', 'made', 'seen', 'calm', 'limit'))
+made, seen = tonumber(made or now), tonumber(seen or now)
+calm, limit = tonumber(calm or 0), tonumber(limit or 0)
+local granted, displaced, lost, standing = {}, {}, {}, false
+
+local function of(key) return string.match(key, '^[^:]*') end
+
+local function add(list, key)
+  local gateway = of(key)
+  list[gateway] = list[gateway] or {}
+  table.insert(list[gateway], key)
+end
+
+local function forget(key)
+  if call('ZREM', leases, key) == 1 then call('HDEL', shares, key) end
+  local place = call('HGET', places, key)
+  if place then
+    call('ZREM', queue, place)
+    call('HDEL', places, key)
+  end
+end
+
+local function mine()
+  local keys = {}
+  for _, list in ipairs({call('ZRANGE', leases, 0, -1), call('HKEYS', places)}) do
+    for _, key in ipairs(list) do
+      if of(key) == me then table.insert(keys, key) end
+    end
+  end
+  return keys
+end
+
+local function remove(gateway)
+  call('ZREM', gateways, gateway)
+  call('HDEL', epochs, gateway)
+  call('HDEL', actives, gateway)
+  for _, list in ipairs({call('ZRANGE', leases, 0, -1), call('HKEYS', places)}) do
+    for _, key in ipairs(list) do
+      if of(key) == gateway then forget(key) end
+    end
+  end
+end
+
+-- Everybody who waits, one head for each share: calls `look(share, member)`.
+local function each_share(look)
+  local from = '-'
+  while true do
+    local member = call('ZRANGEBYLEX', queue, from, '+', 'LIMIT', 0, 1)[1]
+    if not member then return end
+    local share = string.sub(member, 1, 16)
+    look(share, member)
+    from = '(' .. share .. '\255'
+  end
+end
+
+local function weight(share) return tonumber(call('HGET', weights, share) or 1) end
+
+-- As FairQueue: the fewest slots for its weight, then served longest ago, then who came first.
+local function next_member(used)
+  local best, best_load, best_turn, best_came
+  each_share(function(share, member)
+    local load = (used[share] or 0) / weight(share)
+    local turn = tonumber(call('ZSCORE', served, share) or -1)
+    local came = string.sub(member, 18, 31)
+    if not best or load < best_load
+      or (load == best_load and (turn < best_turn or (turn == best_turn and came < best_came))) then
+      best, best_load, best_turn, best_came = member, load, turn, came
+    end
+  end)
+  return best
+end
+
+local function hold(key, share, expires)
+  forget(key)
+  call('ZADD', leases, expires, key)
+  call('HSET', shares, key, share)
+end
+
+local function serve(key, share)
+  hold(key, share, call('ZSCORE', gateways, of(key)))
+  call('ZADD', served, call('HINCRBY', meta, 'turn', 1), share)
+  call('ZREMRANGEBYRANK', served, 0, -1025)  -- who was not served lately has no claim to remember
+  add(granted, key)
+end
+
+local function grant()
+  if now < calm or call('ZCARD', queue) == 0 then return end
+  local free = limit - call('ZCARD', leases)
+  if free <= 0 then return end
+  local used = {}
+  for _, share in ipairs(call('HVALS', shares)) do used[share] = (used[share] or 0) + 1 end
+  while free > 0 do
+    local member = next_member(used)
+    if not member then return end
+    local share = string.sub(member, 1, 16)
+    serve(string.sub(member, 32), share)
+    used[share] = (used[share] or 0) + 1
+    free = free - 1
+  end
+end
+
+local function newest_of_longest(than)
+  local longest, most, longest_size, than_size = nil, nil, 0, 0
+  each_share(function(share)
+    local size = call('ZLEXCOUNT', queue, '[' .. share, '(' .. share .. '\255')
+    if share == than then than_size = size end
+    local load = size / weight(share)
+    if not most or load > most then longest, most, longest_size = share, load, size end
+  end)
+  if not longest or longest == than or longest_size <= than_size + 1 then return nil end
+  return call('ZREVRANGEBYLEX', queue, '(' .. longest .. '\255', '[' .. longest, 'LIMIT', 0, 1)[1]
+end
+
+local function wait(key, share, its_weight, priority, queue_limit)
+  if its_weight ~= 1 then call('HSET', weights, share, tostring(its_weight)) end
+  local waiting = call('ZCARD', queue)
+  local used = call('ZCARD', leases)
+  if waiting == 0 and used < limit and now >= calm then return serve(key, share) end
+  if used + waiting >= limit + queue_limit then
+    local loser = newest_of_longest(share)
+    if not loser then return add(displaced, key) end
+    forget(string.sub(loser, 32))
+    add(displaced, string.sub(loser, 32))
+  end
+  local member = share .. priority .. string.format('%014d', call('HINCRBY', meta, 'turn', 1)) .. key
+  call('ZADD', queue, 0, member)
+  call('HSET', places, key, member)
+end
+
+local function answer()
+  local told = {born = born, limit = limit, used = call('ZCARD', leases), waiting = call('ZCARD', queue)}
+  told.granted, told.displaced = granted[me], displaced[me]
+  if #lost > 0 then told.lost = lost end
+  if told.waiting > 0 then
+    told.again = calm - now
+    if told.again <= 0 then
+      local soonest = call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2] or now
+      told.again = math.max(1, soonest - now)
+    end
+  end
+  if standing then
+    local all = call('ZRANGE', gateways, 0, -1)
+    told.gateways, told.rank, told.active = #all, 0, 0
+    for _, gateway in ipairs(all) do
+      if gateway < me then told.rank = told.rank + 1 end
+      if gateway ~= me then told.active = told.active + tonumber(call('HGET', actives, gateway) or 0) end
+    end
+    for _, key in ipairs(KEYS) do call('PEXPIRE', key, 86400000 + 10 * ttl) end
+  end
+  return cjson.encode(told)
+end
+
+local function tell_others()
+  local notices = {}
+  for what, list in pairs({granted = granted, displaced = displaced}) do
+    for gateway, keys in pairs(list) do
+      if gateway ~= me then
+        notices[gateway] = notices[gateway] or {}
+        notices[gateway][what] = keys
+      end
+    end
+  end
+  for gateway, notice in pairs(notices) do call('PUBLISH', channels .. gateway, cjson.encode(notice)) end
+end
+
+local function finish()
+  grant()
+  tell_others()
+  return answer()
+end
+
+local function keep(name, value)
+  call('HSET', meta, name, string.format('%.0f', value))
+end
+
+-- Also for a clock that went back: then nothing that is written down can be compared with it.
+local function open()
+  if (now - seen > ttl / 2 or seen - now > 1000) and call('ZCARD', leases) > 0 then
+    calm = now + math.floor(ttl * 2 / 5)
+    keep('calm', calm)
+    if seen > now then
+      for _, key in ipairs({gateways, leases}) do
+        for _, member in ipairs(call('ZRANGE', key, 0, -1)) do call('ZADD', key, now + ttl, member) end
+      end
+    end
+  end
+  keep('seen', now)
+end
+
+local function purge()
+  if now < calm then return end
+  for _, gateway in ipairs(call('ZRANGEBYSCORE', gateways, '-inf', now)) do remove(gateway) end
+  for _, key in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now)) do forget(key) end
+end
+
+local function known()
+  if not born then return false end
+  open()
+  purge()
+  return tonumber(call('HGET', epochs, me) or -1) == epoch
+end
+
+local function renew(active)
+  call('ZADD', gateways, now + ttl, me)
+  call('HSET', actives, me, active)
+  for _, key in ipairs(call('ZRANGE', leases, 0, -1)) do
+    if of(key) == me then call('ZADD', leases, now + ttl, key) end
+  end
+end
+
+-- What came of it for others is said even if this gateway is unknown: a purge may have been for them.
+local STALE = '{"stale":true}'
+local function refuse()
+  if born then
+    grant()
+    tell_others()
+  end
+  return STALE
+end
+"""
+
+_REGISTER: Final = r"""
+if not born then
+  born, made = me .. '-' .. string.format('%.0f', now), now
+  call('HSET', meta, 'born', born)
+  keep('made', made)
+end
+open()
+local past = said.past or ''
+if past ~= '' and past ~= born and now - made < empty_calm then
+  calm = math.max(calm, made + empty_calm)
+  keep('calm', calm)
+end
+purge()
+if tonumber(call('HGET', epochs, me) or -1) > epoch then return refuse() end
+call('HSET', epochs, me, epoch)
+if said.set_limit or limit == 0 then
+  limit = said.limit
+  keep('limit', limit)
+end
+local listed, missing = {}, {}
+for _, claim in ipairs(said.leases or {}) do listed[claim[1]] = true end
+for _, claim in ipairs(said.waiting or {}) do listed[claim[1]] = true end
+for _, key in ipairs(mine()) do
+  if not listed[key] then forget(key) end
+end
+renew(said.active or 0)
+for _, claim in ipairs(said.leases or {}) do
+  if not call('ZSCORE', leases, claim[1]) then
+    if said.entitled then hold(claim[1], claim[2], now + ttl) else table.insert(missing, claim) end
+  end
+end
+grant()
+for _, claim in ipairs(missing) do
+  if call('ZCARD', leases) < limit then
+    hold(claim[1], claim[2], now + ttl)
+  else
+    forget(claim[1])
+    table.insert(lost, claim[1])
+  end
+end
+for _, claim in ipairs(said.waiting or {}) do
+  local key, share, its_weight, priority = unpack(claim)
+  if call('ZSCORE', leases, key) then
+    -- granted before, or a moment ago by the call above: said once
+    if not granted[me] or not table.concat(granted[me], ' '):find(key, 1, true) then add(granted, key) end
+  elseif call('HEXISTS', places, key) == 0 then
+    wait(key, share, its_weight, priority, said.queue_limit or 1024)
+  end
+end
+standing = true
+return finish()
+"""
+
+_RENEW: Final = r"""
+if not known() then return refuse() end
+renew(said.active or 0)
+if said.limit then
+  limit = said.limit
+  keep('limit', limit)
+end
+standing = true
+return finish()
+"""
+
+_ACQUIRE: Final = r"""
+if not known() then return refuse() end
+local key, share, its_weight, priority = unpack(said.claim)
+if not call('ZSCORE', leases, key) and call('HEXISTS', places, key) == 0 then
+  wait(key, share, its_weight, priority, said.queue_limit or 1024)
+end
+return finish()
+"""
+
+_RELEASE: Final = r"""
+if not known() then return refuse() end
+call('HSET', actives, me, said.active or 0)
+for _, key in ipairs(said.keys) do forget(key) end
+return finish()
+"""
+
+_LEAVE: Final = r"""
+if not known() then return refuse() end
+remove(me)
+return finish()
+"""
+
+SCRIPTS: Final = {
+    "Register": _PRELUDE + _REGISTER,
+    "Renew": _PRELUDE + _RENEW,
+    "Acquire": _PRELUDE + _ACQUIRE,
+    "Release": _PRELUDE + _RELEASE,
+    "Leave": _PRELUDE + _LEAVE,
+}

@@ -1,0 +1,240 @@
+"""One upstream's shared slots as plain state: what `local_coordinator` serves and the scripts mirror.
+
+Owns who holds, who waits and who is next among several gateways. Pure: no I/O, no clock (`now` is an
+argument, in milliseconds). `redis_scripts` has the same rules in Lua: a change here is a change there, and
+a test drives both with the same operations.
+
+    room = Room(born="a1", calm=500)
+    answer, notices = room.apply("g1", epoch=1, ttl=6000, operation=Acquire(...), now=123)
+    notices["g2"]          # what that did for another gateway
+    room.drop("g1", epoch=1, now=456)     # its connection is gone, and with it all that it had
+
+**Calm.** Nothing is granted and nothing is taken back while it lasts: after an empty start (`calm` long) and
+after a time in which nobody was heard (0.4 TTL long), when the gateways cannot have said yet what they hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+
+from antiphon.server.coordination.protocol import (
+    Acquire,
+    Answer,
+    Claim,
+    Leave,
+    Notice,
+    Operation,
+    Register,
+    Release,
+    Renew,
+)
+from antiphon.server.fairness import FairQueue, Priority
+
+_STALE = Answer(stale=True)
+
+
+class _Gateway(Struct):
+    epoch: int
+    expires: int  # with it everything that it holds
+    active: int = 0
+
+
+class Room:
+    """See the module. `calm` is in milliseconds."""
+
+    def __init__(self, born: str, calm: int) -> None:
+        self.born = born
+        self._calm = calm
+        self._made: int | None = None
+        self._seen = 0
+        self._calm_until = 0
+        self._limit = 0
+        self._gateways: dict[str, _Gateway] = {}
+        self._leases: dict[str, str] = {}  # key -> share
+        self._waiting: dict[str, str] = {}  # key -> share
+        self._weights: dict[str, float] = {}
+        self._queue: FairQueue[str] = FairQueue(self._weights)
+        self._granted: dict[str, list[str]] = {}  # in the running operation, by gateway
+        self._displaced: dict[str, list[str]] = {}
+
+    def apply(
+        self, gateway: str, epoch: int, ttl: int, operation: Operation, now: int
+    ) -> tuple[Answer, dict[str, Notice]]:
+        """Do it. Returns the answer, and notices for other gateways."""
+        self._open(operation, ttl, now)
+        self._purge(now)
+        known = self._gateways.get(gateway)
+        lost: list[str] = []
+        if isinstance(operation, Register):
+            if known is not None and known.epoch > epoch:
+                return self._told(gateway, _STALE)
+            self._gateways[gateway] = _Gateway(epoch, now + ttl, operation.active)
+            lost = self._register(gateway, operation, now)
+        elif known is None or known.epoch != epoch:
+            return self._told(gateway, _STALE)
+        else:
+            self._change(gateway, known, operation, now + ttl)
+        self._grant(now)
+        return self._told(gateway, self._answer(gateway, operation, lost, now))
+
+    def drop(self, gateway: str, epoch: int, now: int) -> dict[str, Notice]:
+        """Its connection is gone; a later epoch of it stays."""
+        known = self._gateways.get(gateway)
+        if known is None or known.epoch != epoch:
+            return {}
+        self._remove(gateway)
+        self._grant(now)
+        return self._told(gateway, _STALE)[1]
+
+    def _open(self, operation: Operation, ttl: int, now: int) -> None:
+        late = ttl * 2 // 5
+        past = operation.past if isinstance(operation, Register) else ""
+        if self._made is None:
+            self._made = now
+        elif self._leases and now - self._seen > ttl // 2:
+            self._calm_until = now + late
+        if past not in ("", self.born) and now - self._made < self._calm:
+            self._calm_until = max(self._calm_until, self._made + self._calm)
+        self._seen = now
+
+    def _purge(self, now: int) -> None:
+        if now < self._calm_until:
+            return
+        for name in [name for name, known in self._gateways.items() if known.expires <= now]:
+            self._remove(name)
+
+    def _remove(self, gateway: str) -> None:
+        del self._gateways[gateway]
+        for key in [key for key in (*self._leases, *self._waiting) if _of(key) == gateway]:
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._leases.pop(key, None)
+        if self._waiting.pop(key, None) is not None:
+            self._queue.remove(key)
+
+    def _register(self, gateway: str, said: Register, now: int) -> list[str]:
+        if said.set_limit or not self._limit:
+            self._limit = said.limit
+        listed = {claim.key for claim in (*said.leases, *said.waiting)}
+        for key in [key for key in (*self._leases, *self._waiting) if _of(key) == gateway]:
+            if key not in listed:
+                self._forget(key)
+        missing = [claim for claim in said.leases if claim.key not in self._leases]
+        if said.entitled:
+            for claim in missing:
+                self._hold(claim)
+            missing = []
+        self._grant(now)
+        lost = []
+        for claim in missing:
+            if len(self._leases) < self._limit:
+                self._hold(claim)
+            else:
+                self._forget(claim.key)
+                lost.append(claim.key)
+        for claim in said.waiting:
+            if claim.key in self._leases:
+                self._granted.setdefault(gateway, []).append(claim.key)
+            elif claim.key not in self._waiting:
+                self._wait(claim, said.queue_limit)
+        return lost
+
+    def _change(self, gateway: str, known: _Gateway, said: Operation, expires: int) -> None:
+        match said:
+            case Renew():
+                known.active = said.active
+                known.expires = expires
+                if said.limit is not None:
+                    self._limit = said.limit
+            case Acquire():
+                if said.claim.key not in self._leases and said.claim.key not in self._waiting:
+                    self._wait(said.claim, said.queue_limit)
+            case Release():
+                known.active = said.active
+                for key in said.keys:
+                    self._forget(key)
+            case Leave():
+                self._remove(gateway)
+
+    def _hold(self, claim: Claim) -> None:
+        self._forget(claim.key)
+        self._leases[claim.key] = claim.share
+
+    def _wait(self, claim: Claim, queue_limit: int) -> None:
+        self._weigh(claim)
+        if len(self._leases) + len(self._waiting) >= self._limit + queue_limit:
+            loser = self._queue.newest_of_longest(than=claim.share)
+            gone = claim.key if loser is None else loser
+            self._forget(gone)
+            self._displaced.setdefault(_of(gone), []).append(gone)
+            if loser is None:
+                return
+        self._waiting[claim.key] = claim.share
+        self._queue.push(claim.key, share=claim.share, priority=Priority(claim.priority))
+
+    def _weigh(self, claim: Claim) -> None:
+        if claim.weight != 1.0:
+            self._weights[claim.share] = claim.weight
+
+    def _grant(self, now: int) -> None:
+        if now < self._calm_until:
+            return
+        while self._waiting and len(self._leases) < self._limit:
+            key = self._queue.pop(Counter(self._leases.values()))
+            if key is None:
+                return
+            self._leases[key] = self._waiting.pop(key)
+            self._granted.setdefault(_of(key), []).append(key)
+
+    def _answer(self, gateway: str, operation: Operation, lost: list[str], now: int) -> Answer:
+        again: int | None = None
+        if self._waiting:
+            again = self._calm_until - now
+            if again <= 0:
+                soonest = min((self._gateways[_of(key)].expires for key in self._leases), default=now)
+                again = max(1, soonest - now)
+        standing = isinstance(operation, Register | Renew)
+        others = [known.active for name, known in self._gateways.items() if name != gateway]
+        return Answer(
+            lost=lost,
+            born=self.born,
+            limit=self._limit,
+            used=len(self._leases),
+            waiting=len(self._waiting),
+            gateways=len(self._gateways) if standing else 0,
+            rank=sorted(self._gateways).index(gateway) if standing else 0,
+            active=sum(others),
+            again=again,
+        )
+
+    def _told(self, gateway: str, answer: Answer) -> tuple[Answer, dict[str, Notice]]:
+        granted, self._granted = self._granted, {}
+        displaced, self._displaced = self._displaced, {}
+        notices = {
+            name: Notice(granted.get(name, []), displaced.get(name, []))
+            for name in (*granted, *displaced)
+            if name != gateway
+        }
+        mine = Answer(
+            stale=answer.stale,
+            granted=granted.get(gateway, []),
+            displaced=displaced.get(gateway, []),
+            lost=answer.lost,
+            born=answer.born,
+            limit=answer.limit,
+            used=answer.used,
+            waiting=answer.waiting,
+            gateways=answer.gateways,
+            rank=answer.rank,
+            active=answer.active,
+            again=answer.again,
+        )
+        return mine, notices
+
+
+def _of(key: str) -> str:
+    """The gateway that a key belongs to."""
+    return key.partition(":")[0]
