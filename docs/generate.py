@@ -26,7 +26,7 @@ from msgspec import structs
 from antiphon import cli, config
 from antiphon.core import faults, stream
 from antiphon.core.dialects import quirks
-from antiphon.server import exchange
+from antiphon.server import exchange_terms
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "antiphon"
@@ -150,7 +150,7 @@ def profiles() -> str:
 def causes() -> str:
     """Every way in which an exchange ends."""
     rows = []
-    for name, cause in exchange.CAUSES.items():
+    for name, cause in exchange_terms.CAUSES.items():
         does = f"says `{cause.fault.kind}`: {cause.fault.message}" if cause.fault else ""
         rows.append([f"`{name}`", cause.meaning, does or ("drops the client" if cause.drops_client else "")])
     return _table(["cause", "when", "then"], rows)

@@ -91,7 +91,7 @@ async def behind(house: House, client: Client) -> Visit:
 async def held_back(house: House, client: Client) -> Visit:
     """The upstream is paused too."""
     visit = await behind(house, client)
-    while not house.exchange_of("first")._held_back:
+    while not house.exchange_of("first")._time.held_back:
         visit.text("x" * 50_000)
         await turns(3)
     return visit
@@ -275,15 +275,15 @@ async def test_a_client_that_leaves_between_the_commit_and_the_response_start(mo
     async with House(slots=1) as house:
         client = await house.ask("first")
         visit = await house.visit()
-        receive = Exchange._receive
+        received = Exchange._received
 
-        def receive_and_lose(self, parts):
-            receive(self, parts)
+        def receive_and_lose(self):
+            received(self)
             if self._stream.committed:
                 assert not self._started
                 self._link.transport.abort()
 
-        monkeypatch.setattr(Exchange, "_receive", receive_and_lose)
+        monkeypatch.setattr(Exchange, "_received", receive_and_lose)
         visit.raw(SSE_HEAD + chunk(TEXT))
         await visit.closed.wait()
         await client.gone()

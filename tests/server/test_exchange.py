@@ -6,7 +6,8 @@ import pytest
 
 from antiphon.core import own_faults
 from antiphon.core.faults import error_body
-from antiphon.server.exchange import CAUSES, degraded_header, error_frame
+from antiphon.server.answers import degraded_header, error_frame
+from antiphon.server.exchange_terms import CAUSES
 
 
 def test_degraded_header_is_at_most_a_kilobyte_and_counts_the_rest() -> None:

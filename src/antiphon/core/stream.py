@@ -184,6 +184,10 @@ class Stream:
         """What the message has used so far, in Anthropic's terms; what nobody reported is estimated."""
         return self._tally.usage
 
+    def count_input(self, tokens: int) -> None:
+        """The prompt was counted by the upstream's tokenizer, in tokens; what the upstream reports wins."""
+        self._tally.count_input(tokens)
+
     @property
     def usage_reported(self) -> bool:
         """The upstream told how many tokens it generated."""

@@ -18,10 +18,11 @@ CHARACTERS_PER_TOKEN = 4
 class Tally:
     """`input_tokens` is the estimate of the prompt that stands until the upstream reports it."""
 
-    __slots__ = ("_input_tokens", "_told", "characters", "deltas")
+    __slots__ = ("_counted", "_input_tokens", "_told", "characters", "deltas")
 
     def __init__(self, *, input_tokens: int) -> None:
         self._input_tokens = input_tokens
+        self._counted = False
         self._told = Usage()
         self.characters = 0  # received, of every kind of block
         self.deltas = 0
@@ -37,6 +38,11 @@ class Tally:
             old.reasoning if told.reasoning is None else told.reasoning,
         )
 
+    def count_input(self, tokens: int) -> None:
+        """The upstream's own tokenizer has counted the prompt: no estimate any more."""
+        self._input_tokens = tokens
+        self._counted = True
+
     @property
     def reported(self) -> bool:
         """The upstream told what it generated."""
@@ -48,7 +54,8 @@ class Tally:
         told, estimated = self._told, []
         if told.prompt is None:
             prompt = self._input_tokens
-            estimated.append("input")
+            if not self._counted:
+                estimated.append("input")
         else:
             prompt = max(0, told.prompt - (told.cache_read or 0) - (told.cache_write or 0))
         if told.completion is None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from typing import Any
 
 import structlog
 
@@ -34,7 +36,22 @@ def configure(*, level: str, as_json: bool) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=[renderer], foreign_pre_chain=shared))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *([structlog.processors.format_exc_info] if as_json else []),
+                renderer,
+            ],
+            foreign_pre_chain=shared,
+        )
+    )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))
+
+
+def log_bug(log: Any, error: BaseException, *, request_id: str) -> None:
+    """One traceback for a bug of ours. Its message stays out: it may quote what a client said."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("internal", request_id=request_id, error=type(error).__name__, traceback=frames)

@@ -28,11 +28,15 @@ _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 _CLOSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 
 
+class _Slots(Protocol):
+    def statistics(self) -> SlotStatistics: ...
+
+
 class _HasSlots(Protocol):
     """An upstream, as far as its numbers go."""
 
     @property
-    def statistics(self) -> SlotStatistics: ...
+    def slots(self) -> _Slots: ...
 
 
 class _SlotCollector(Collector):
@@ -50,7 +54,7 @@ class _SlotCollector(Collector):
             "antiphon_queue_length", "Requests that wait for a slot.", labels=["upstream"]
         )
         for name, upstream in self._upstreams().items():
-            now = upstream.statistics
+            now = upstream.slots.statistics()
             slots.add_metric([name, "held"], now.held)
             slots.add_metric([name, "draining"], now.draining)
             slots.add_metric([name, "free"], max(0, now.free))

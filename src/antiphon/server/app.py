@@ -11,27 +11,27 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import structlog
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route as Path
 
 from antiphon.config import Limits, Settings
 from antiphon.core import own_faults
-from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault, MessageUsage
 from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.messages.events import usage_fields
-from antiphon.server import gate
+from antiphon.observe.log import log_bug
+from antiphon.observe.metrics import Metrics
+from antiphon.server import clients, gate
+from antiphon.server.answers import respond, respond_fault
 from antiphon.server.asgi_link import AsgiLink
-from antiphon.server.catalog import Model, model_fields, page
+from antiphon.server.catalog import Model
 from antiphon.server.edge import EdgeProtocol, link_of
-from antiphon.server.exchange import Exchange, Job, respond, respond_fault
+from antiphon.server.exchange import Exchange
+from antiphon.server.exchange_terms import Job
+from antiphon.server.ordinary import PREFIXES, OrdinaryRoutes
 from antiphon.server.plan import Plan, Planner
 from antiphon.server.planning import Planning
 from antiphon.server.routing import RouteTable
@@ -42,10 +42,23 @@ Send: TypeAlias = Callable[[Any], Awaitable[None]]
 
 log = structlog.get_logger("antiphon.server")
 
-_PREFIXES = ("", "/llm")
-MESSAGES = frozenset(f"{prefix}/v1/messages" for prefix in _PREFIXES)
+MESSAGES = frozenset(f"{prefix}/v1/messages" for prefix in PREFIXES)
 COUNT_TOKENS = frozenset(f"{path}/count_tokens" for path in MESSAGES)
 _ID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz"
+
+
+class _Told:
+    """ASGI's send, and whether the answer has begun."""
+
+    __slots__ = ("_send", "started")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def __call__(self, message: Any) -> None:
+        self.started = True
+        await self._send(message)
 
 
 class Backend(Protocol):
@@ -85,19 +98,8 @@ class Gateway:
         self.draining = False
         self._drain_deadline: float | None = None
         self._planning = Planning(self.limits, settings.pdf)
-        self._ordinary = Starlette(
-            routes=[
-                Path("/healthz", self._health, methods=["GET"]),
-                Path("/", _empty, methods=["HEAD", "GET"]),
-                Path("/api/hello", _empty, methods=["HEAD", "GET"]),
-                *(Path(f"{prefix}/v1/models", self._models, methods=["GET"]) for prefix in _PREFIXES),
-                *(
-                    Path(f"{prefix}/v1/models/{{id:path}}", self._model, methods=["GET"])
-                    for prefix in _PREFIXES
-                ),
-            ],
-            exception_handlers={HTTPException: _http_error},
-        )
+        self.metrics = Metrics(known_models=self._known_models, upstreams=lambda: backend.upstreams)
+        self._ordinary = OrdinaryRoutes(self).app
 
     # --- ASGI ---
 
@@ -106,6 +108,16 @@ class Gateway:
             await self._lifespan(receive, send)
             return
         request_id = self.new_request_id()
+        told = _Told(send)
+        try:
+            await self._route(scope, receive, told, request_id)
+        except Exception as error:
+            log_bug(log, error, request_id=request_id)
+            if told.started:
+                raise  # the server cuts the answer off: half of it must not look whole
+            await respond_fault(send, own_faults.internal(request_id), request_id)
+
+    async def _route(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
         refused = gate.refusal(scope["method"], scope["headers"])
         if refused is not None:
             await respond_fault(send, refused, request_id)
@@ -168,7 +180,17 @@ class Gateway:
         await self._run(planned, scope, receive, send, request_id)
 
     async def _run(self, planned: Plan, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
-        job = Job(request_id, planned.model, planned.streaming, planned.chat)
+        quirks = self.backend.upstreams[planned.upstream].quirks
+        job = Job(
+            request_id,
+            planned.model,
+            planned.streaming,
+            planned.chat,
+            share=clients.share(scope),
+            priority=clients.priority(scope["headers"], planned.chat),
+            patience=clients.patience(scope["headers"]),
+            seal=partial(self._sealer.seal, quirks.name, planned.sends),
+        )
         exchange = Exchange(
             job, upstream=self.backend.upstreams[planned.upstream], limits=self.limits, clock=self.clock
         )
@@ -176,8 +198,6 @@ class Gateway:
         link = link_of(scope)
         try:
             if link is not None:
-                if link.transport.is_closing():
-                    return  # gone while its request was planned: nobody would be told
                 await exchange.serve(link, send)
             else:
                 plain = AsgiLink(receive, send)
@@ -189,6 +209,7 @@ class Gateway:
         finally:
             self.live.discard(exchange)
             exchange.record.write()
+            self.metrics.observe(exchange.record)
 
     async def _read_body(self, scope: Any, receive: Receive, send: Send, request_id: str) -> bytes | None:
         """The request's body, or None: the client left, or was told that it is too large."""
@@ -242,41 +263,21 @@ class Gateway:
         headers = [(b"request-id", request_id.encode()), (b"antiphon-token-count", said)]
         await respond(send, 200, b'{"input_tokens":%d}' % tokens, headers)
 
-    # --- ordinary routes ---
-
-    async def _health(self, request: Request) -> Response:
-        if self.draining:
-            return JSONResponse({"status": "draining"}, status_code=503)
-        return JSONResponse({"status": "ok"})
-
-    async def _models(self, request: Request) -> Response:
-        query = request.query_params
-        limit = query.get("limit", "20")
-        if not limit.isdigit() or not 1 <= int(limit) <= 1000:
-            return _fault_response(own_faults.invalid_request("limit: must be from 1 to 1000"), request)
-        listed = page(
-            await self.backend.models(),
-            limit=int(limit),
-            after_id=query.get("after_id"),
-            before_id=query.get("before_id"),
-        )
-        return JSONResponse(listed)
-
-    async def _model(self, request: Request) -> Response:
-        wanted = request.path_params["id"]
-        for model in await self.backend.models():
-            if model.id == wanted:
-                return JSONResponse(model_fields(model))
-        return _fault_response(Fault("not_found_error", f"model: {wanted}", 404), request)
-
     # --- time and the end ---
+
+    def _known_models(self) -> set[str]:
+        table = self.backend.table
+        return {route.model for route in table.routes if route.model} | set(table.windows)
 
     def new_request_id(self) -> str:
         return "req_" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(24))
 
     async def _tick_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due = loop.time() + self.limits.tick
             await asyncio.sleep(self.limits.tick)
+            self.metrics.loop_lag.observe(max(0.0, loop.time() - due))
             self.tick(self.clock())
 
     def tick(self, now: float) -> None:
@@ -302,6 +303,7 @@ class Gateway:
         """No more patience: every exchange ends with an honest error at the next tick of the loop."""
         for exchange in list(self.live):
             exchange.close("shutdown")
+        self._planning.close()
 
 
 _CLOSE = ((b"connection", b"close"),)
@@ -318,23 +320,3 @@ def _with_request_id(send: Send, request_id: str) -> Send:
         await send(message)
 
     return sending
-
-
-async def _empty(request: Request) -> Response:
-    return Response(status_code=200)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """404 and 405 of the ordinary routes, in Anthropic's shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    path = request.url.path
-    fault = (
-        own_faults.method_not_allowed(request.method, path) if status == 405 else own_faults.not_found(path)
-    )
-    return _fault_response(fault, request, headers)
-
-
-def _fault_response(fault: Fault, request: Request, headers: dict[str, str] | None = None) -> Response:
-    body = error_body(fault, request.scope["antiphon.request_id"])
-    return Response(body, status_code=fault.status, headers=headers, media_type="application/json")

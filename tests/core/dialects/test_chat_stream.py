@@ -11,7 +11,6 @@ from antiphon.core.parts import (
     Fault,
     Finish,
     Malformed,
-    Opaque,
     Reasoning,
     Refusal,
     Text,
@@ -63,15 +62,10 @@ def test_one_frame_with_everything_in_its_order():
     ]
 
 
-def test_state_that_is_sealed(monkeypatch):
-    from antiphon.core.dialects import chat_lenient, chat_stream
-    from antiphon.core.dialects.chat_wire import Choice, Chunk, OddDelta
-
-    monkeypatch.setattr(chat_stream, "decode_chunk", lambda payload: None)
-    monkeypatch.setattr(
-        chat_lenient, "chunk", lambda _: Chunk([Choice(delta=OddDelta(content="a", opaque=("s",)))])
-    )
-    assert parts(frame({})) == [Text("a"), Opaque("s")]
+def test_prompt_progress_tells_the_prompts_tokens_before_the_answer():
+    chunk = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}]}
+    told = parts(frame({**chunk, "prompt_progress": {"total": 1255, "cache": 0, "processed": 128}}))
+    assert told == [Usage(prompt=1255)]
 
 
 def test_nothing_follows_an_end():

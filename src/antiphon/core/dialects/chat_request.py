@@ -43,6 +43,7 @@ class ChatRequest(Struct, frozen=True):
     (`core.dialects.losses`). `stop_sequences` are the client's, to tell a matched one. `input_estimate` is
     in tokens and errs on the high side. `history_tool_ids` are the tool ids of the conversation as the
     client spells them. `tool_names` maps a function's name as sent to the client's, where they differ.
+    `side_request`: it asks for a form and has no tools, as agents do for titles and summaries.
     """
 
     body: bytes
@@ -52,6 +53,7 @@ class ChatRequest(Struct, frozen=True):
     input_estimate: int
     history_tool_ids: frozenset[str]
     tool_names: dict[str, str]
+    side_request: bool = False
 
 
 def encode(
@@ -65,8 +67,8 @@ def encode(
     """Write the body for a server with these quirks.
 
     `model` is the upstream's name for it (None: the client's own); `unseal` opens what `core.seal` sealed;
-    `pseudonym` stands for a user's id where a server wants one (None: it gets none). Raises RequestError for what the server
-    cannot take and what would be a lie to drop.
+    `pseudonym` stands for a user's id where a server wants one (None: it gets none). Raises RequestError
+    for what the server cannot take and what would be a lie to drop.
     """
     losses = Losses(request.ignored, request.degraded)
     tools = chat_tools.encode_tools(request, quirks, losses)
@@ -120,6 +122,7 @@ def encode(
         + _IMAGE_TOKENS * conversation.images,
         history_tool_ids=conversation.client_tool_ids,
         tool_names=tools.names.changed(),
+        side_request=not tools.functions and request.output_config.format is not None,
     )
 
 

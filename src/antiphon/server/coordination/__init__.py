@@ -32,7 +32,7 @@ def open_coordinator(where: str, upstream: str, *, ttl: float = TTL) -> Coordina
         from antiphon.server.coordination.local_coordinator import LocalCoordinator
 
         return LocalCoordinator(Path(rest), upstream, ttl=ttl)
-    if scheme in ("redis", "rediss", "unix"):
+    if scheme in ("redis", "rediss", "unix") and rest.startswith("//"):
         from antiphon.server.coordination.redis_coordinator import RedisCoordinator
 
         return RedisCoordinator(where, upstream, ttl=ttl)

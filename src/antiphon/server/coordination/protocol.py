@@ -49,7 +49,8 @@ class Register(Struct, frozen=True, tag=True, omit_defaults=True):
     limit: int
     past: str = ""  # `Answer.born` of the coordinator's state that these leases come from
     entitled: bool = False  # this gateway was not stalled: leases that are missing are put back at any rate
-    set_limit: bool = False  # `limit` is news; else it only counts where there is none
+    set_limit: bool = False  # `limit` is news
+    limit_set: int = 0  # `Answer.limit_set` of the limit; the later one counts
     queue_limit: int = 1024
     active: int = 0
     leases: list[Claim] = []
@@ -78,7 +79,7 @@ class Release(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Leave(Struct, frozen=True, tag=True, omit_defaults=True):
-    """This gateway stops: everything of it ends now."""
+    """The gateway stops: everything of it ends now."""
 
 
 Operation: TypeAlias = Register | Renew | Acquire | Release | Leave
@@ -104,6 +105,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     lost: list[str] = []
     born: str = ""
     limit: int = 0
+    limit_set: int = 0  # when the limit was changed last, by the coordinator's clock
     used: int = 0
     waiting: int = 0
     gateways: int = 0  # 0: not told (only `Register` and `Renew` are)
@@ -131,7 +133,7 @@ class Coordinator(Protocol):
 
     @property
     def gateway(self) -> str:
-        """This gateway's id: no colon in it. Keys are made of it, a colon and anything."""
+        """The gateway's id: no colon in it. Keys are made of it, a colon and anything."""
 
     @property
     def ttl(self) -> float:

@@ -6,7 +6,7 @@ they lie in one slot of a cluster.
 
 Keys of one upstream (KEYS, in this order):
 
-    meta      hash   born, made, seen, calm, limit, turn
+    meta      hash   born, made, seen, calm, limit, limit_set, turn
     gateways  zset   gateway -> when it expires (milliseconds)
     epochs    hash   gateway -> epoch
     actives   hash   gateway -> leases that have begun to answer
@@ -45,9 +45,10 @@ local said, empty_calm, channels = cjson.decode(ARGV[4]), tonumber(ARGV[5]), ARG
 local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local born, made, seen, calm, limit = unpack(call('HMGET', meta, 'born', 'made', 'seen', 'calm', 'limit'))
+local born, made, seen, calm, limit, limit_set =
+  unpack(call('HMGET', meta, 'born', 'made', 'seen', 'calm', 'limit', 'limit_set'))
 made, seen = tonumber(made or now), tonumber(seen or now)
-calm, limit = tonumber(calm or 0), tonumber(limit or 0)
+calm, limit, limit_set = tonumber(calm or 0), tonumber(limit or 0), tonumber(limit_set or 0)
 local granted, displaced, lost, standing = {}, {}, {}, false
 
 local function of(key) return string.match(key, '^[^:]*') end
@@ -161,9 +162,8 @@ end
 local function wait(key, share, its_weight, priority, queue_limit)
   if its_weight ~= 1 then call('HSET', weights, share, tostring(its_weight)) end
   local waiting = call('ZCARD', queue)
-  local used = call('ZCARD', leases)
-  if waiting == 0 and used < limit and now >= calm then return serve(key, share) end
-  if used + waiting >= limit + queue_limit then
+  if waiting == 0 and now >= calm and call('ZCARD', leases) < limit then return serve(key, share) end
+  if waiting >= queue_limit then
     local loser = newest_of_longest(share)
     if not loser then return add(displaced, key) end
     forget(string.sub(loser, 32))
@@ -175,7 +175,8 @@ local function wait(key, share, its_weight, priority, queue_limit)
 end
 
 local function answer()
-  local told = {born = born, limit = limit, used = call('ZCARD', leases), waiting = call('ZCARD', queue)}
+  local told = {born = born, limit = limit, limit_set = limit_set}
+  told.used, told.waiting = call('ZCARD', leases), call('ZCARD', queue)
   told.granted, told.displaced = granted[me], displaced[me]
   if #lost > 0 then told.lost = lost end
   if told.waiting > 0 then
@@ -218,6 +219,12 @@ end
 
 local function keep(name, value)
   call('HSET', meta, name, string.format('%.0f', value))
+end
+
+local function set_limit(value, when)
+  limit, limit_set = value, when
+  keep('limit', limit)
+  keep('limit_set', limit_set)
 end
 
 -- Also for a clock that went back: then nothing that is written down can be compared with it.
@@ -281,9 +288,10 @@ end
 purge()
 if tonumber(call('HGET', epochs, me) or -1) > epoch then return refuse() end
 call('HSET', epochs, me, epoch)
-if said.set_limit or limit == 0 then
-  limit = said.limit
-  keep('limit', limit)
+if said.set_limit then
+  set_limit(said.limit, math.max(now, limit_set + 1))
+elseif limit == 0 or (said.limit_set or 0) > limit_set then
+  set_limit(said.limit, said.limit_set or 0)
 end
 local listed, missing = {}, {}
 for _, claim in ipairs(said.leases or {}) do listed[claim[1]] = true end
@@ -294,7 +302,13 @@ end
 renew(said.active or 0)
 for _, claim in ipairs(said.leases or {}) do
   if not call('ZSCORE', leases, claim[1]) then
-    if said.entitled then hold(claim[1], claim[2], now + ttl) else table.insert(missing, claim) end
+    if said.entitled then
+      hold(claim[1], claim[2], now + ttl)
+      calm = math.max(calm, now + empty_calm)
+      keep('calm', calm)
+    else
+      table.insert(missing, claim)
+    end
   end
 end
 grant()
@@ -309,8 +323,7 @@ end
 for _, claim in ipairs(said.waiting or {}) do
   local key, share, its_weight, priority = unpack(claim)
   if call('ZSCORE', leases, key) then
-    -- granted before, or a moment ago by the call above: said once
-    if not granted[me] or not table.concat(granted[me], ' '):find(key, 1, true) then add(granted, key) end
+    add(granted, key)
   elseif call('HEXISTS', places, key) == 0 then
     wait(key, share, its_weight, priority, said.queue_limit or 1024)
   end
@@ -322,10 +335,7 @@ return finish()
 _RENEW: Final = r"""
 if not known() then return refuse() end
 renew(said.active or 0)
-if said.limit then
-  limit = said.limit
-  keep('limit', limit)
-end
+if said.limit then set_limit(said.limit, math.max(now, limit_set + 1)) end
 standing = true
 return finish()
 """

@@ -9,8 +9,9 @@ a test drives both with the same operations.
     notices["g2"]          # what that did for another gateway
     room.drop("g1", epoch=1, now=456)     # its connection is gone, and with it all that it had
 
-**Calm.** Nothing is granted and nothing is taken back while it lasts: after an empty start (`calm` long) and
-after a time in which nobody was heard (0.4 TTL long), when the gateways cannot have said yet what they hold.
+**Calm.** Nothing is granted and nothing is taken back while it lasts, because gateways may hold what they
+have not said yet: after an empty start of what was not empty before, and after a gateway has told of a
+lease that was admitted without us (`calm` long); and after a time in which nobody was heard (0.4 TTL long).
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class Room:
         self._seen = 0
         self._calm_until = 0
         self._limit = 0
+        self._limit_set = 0
         self._gateways: dict[str, _Gateway] = {}
         self._leases: dict[str, str] = {}  # key -> share
         self._waiting: dict[str, str] = {}  # key -> share
-        self._weights: dict[str, float] = {}
-        self._queue: FairQueue[str] = FairQueue(self._weights)
+        self._queue: FairQueue[str] = FairQueue()
         self._granted: dict[str, list[str]] = {}  # in the running operation, by gateway
         self._displaced: dict[str, list[str]] = {}
 
@@ -75,7 +76,7 @@ class Room:
         elif known is None or known.epoch != epoch:
             return self._told(gateway, _STALE)
         else:
-            self._change(gateway, known, operation, now + ttl)
+            self._change(gateway, known, operation, now, ttl)
         self._grant(now)
         return self._told(gateway, self._answer(gateway, operation, lost, now))
 
@@ -116,14 +117,18 @@ class Room:
             self._queue.remove(key)
 
     def _register(self, gateway: str, said: Register, now: int) -> list[str]:
-        if said.set_limit or not self._limit:
-            self._limit = said.limit
+        if said.set_limit:
+            self._set_limit(said.limit, now)
+        elif not self._limit or said.limit_set > self._limit_set:
+            self._limit, self._limit_set = said.limit, said.limit_set
         listed = {claim.key for claim in (*said.leases, *said.waiting)}
         for key in [key for key in (*self._leases, *self._waiting) if _of(key) == gateway]:
             if key not in listed:
                 self._forget(key)
         missing = [claim for claim in said.leases if claim.key not in self._leases]
-        if said.entitled:
+        if said.entitled and missing:
+            # Admitted without us, by it and so perhaps by others, who have not said so yet.
+            self._calm_until = max(self._calm_until, now + self._calm)
             for claim in missing:
                 self._hold(claim)
             missing = []
@@ -142,13 +147,13 @@ class Room:
                 self._wait(claim, said.queue_limit)
         return lost
 
-    def _change(self, gateway: str, known: _Gateway, said: Operation, expires: int) -> None:
+    def _change(self, gateway: str, known: _Gateway, said: Operation, now: int, ttl: int) -> None:
         match said:
             case Renew():
                 known.active = said.active
-                known.expires = expires
+                known.expires = now + ttl
                 if said.limit is not None:
-                    self._limit = said.limit
+                    self._set_limit(said.limit, now)
             case Acquire():
                 if said.claim.key not in self._leases and said.claim.key not in self._waiting:
                     self._wait(said.claim, said.queue_limit)
@@ -159,13 +164,17 @@ class Room:
             case Leave():
                 self._remove(gateway)
 
+    def _set_limit(self, limit: int, now: int) -> None:
+        self._limit, self._limit_set = limit, max(now, self._limit_set + 1)
+
     def _hold(self, claim: Claim) -> None:
         self._forget(claim.key)
         self._leases[claim.key] = claim.share
 
     def _wait(self, claim: Claim, queue_limit: int) -> None:
-        self._weigh(claim)
-        if len(self._leases) + len(self._waiting) >= self._limit + queue_limit:
+        if claim.weight != 1.0:
+            self._queue._weights[claim.share] = claim.weight
+        if len(self._waiting) >= queue_limit:
             loser = self._queue.newest_of_longest(than=claim.share)
             gone = claim.key if loser is None else loser
             self._forget(gone)
@@ -174,10 +183,6 @@ class Room:
                 return
         self._waiting[claim.key] = claim.share
         self._queue.push(claim.key, share=claim.share, priority=Priority(claim.priority))
-
-    def _weigh(self, claim: Claim) -> None:
-        if claim.weight != 1.0:
-            self._weights[claim.share] = claim.weight
 
     def _grant(self, now: int) -> None:
         if now < self._calm_until:
@@ -202,11 +207,12 @@ class Room:
             lost=lost,
             born=self.born,
             limit=self._limit,
+            limit_set=self._limit_set,
             used=len(self._leases),
             waiting=len(self._waiting),
             gateways=len(self._gateways) if standing else 0,
             rank=sorted(self._gateways).index(gateway) if standing else 0,
-            active=sum(others),
+            active=sum(others) if standing else 0,
             again=again,
         )
 
@@ -225,6 +231,7 @@ class Room:
             lost=answer.lost,
             born=answer.born,
             limit=answer.limit,
+            limit_set=answer.limit_set,
             used=answer.used,
             waiting=answer.waiting,
             gateways=answer.gateways,

@@ -1,0 +1,138 @@
+r"""One answer, from an upstream's bytes to a client's: the layers of the streaming path, put together.
+
+Owns their order: reader, machine, then encoder or fold. Pure: ids and randomness come in. It knows no
+socket, so a shell may take the client's bytes whenever the client reads.
+
+    answer = Translation(chat, model="m", message_id="msg_1", request_id="req_1", entropy=os.urandom, ...)
+    answer.feed(b'data: {"choices":[...]}\n\n')
+    answer.frames()      -> b"event: message_start\n..."      (streaming)
+    answer.message()     -> b'{"id":"msg_1",...}'              (whole, after the end)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from msgspec import structs
+
+from antiphon.core import tool_ids
+from antiphon.core.dialects.chat_request import ChatRequest
+from antiphon.core.dialects.chat_state import Seal, no_seal
+from antiphon.core.dialects.chat_stream import BODY_LIMIT, ChatStream
+from antiphon.core.dialects.think_tags import Mode
+from antiphon.core.parts import BlockStart, End, Event, Fault, MessageDelta, Part, StopReason
+from antiphon.core.sse import MAX_FRAME
+from antiphon.core.stream import HELD_LIMIT, Stream
+from antiphon.core.surfaces.messages.events import EventEncoder
+from antiphon.core.surfaces.messages.fold import FOLD_LIMIT, Fold
+
+
+class Translation:
+    """See the module. `chat` is the request that the answer is to; limits are those of the layers."""
+
+    __slots__ = ("_encoder", "_fold", "_names", "_reader", "stop_reason", "stream")
+
+    def __init__(
+        self,
+        chat: ChatRequest,
+        *,
+        model: str,
+        message_id: str,
+        request_id: str,
+        streaming: bool,
+        entropy: Callable[[int], bytes],
+        counts: Counter[str],
+        think_tags: Mode = "auto",
+        seal: Seal = no_seal,
+        max_frame: int = MAX_FRAME,
+        max_body: int = BODY_LIMIT,
+        max_held: int = HELD_LIMIT,
+        max_fold: int = FOLD_LIMIT,
+    ) -> None:
+        taken = set(chat.history_tool_ids)
+
+        def tool_id(original: str | None) -> str:
+            made = tool_ids.outgoing(original, taken=taken, entropy=entropy)
+            taken.add(made)
+            return made
+
+        self._names = chat.tool_names
+        self._reader = ChatStream(
+            counts=counts,
+            stop_sequences=chat.stop_sequences,
+            think_tags=think_tags,
+            seal=seal,
+            max_frame=max_frame,
+            max_body=max_body,
+        )
+        self.stream = Stream(
+            tool_id=tool_id, input_tokens=chat.input_estimate, counts=counts, held_limit=max_held
+        )
+        self._encoder = EventEncoder(message_id=message_id, model=model, request_id=request_id)
+        self._fold = (
+            None if streaming else Fold(message_id=message_id, model=model, counts=counts, limit=max_fold)
+        )
+        self.stop_reason: StopReason | None = None  # what the client was told, once it was
+
+    @property
+    def streaming(self) -> bool:
+        """The client gets events; otherwise one message at the end."""
+        return self._fold is None
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why there is no good answer, if there is none."""
+        if self.stream.fault is not None or self._fold is None:
+            return self.stream.fault
+        return self._fold.fault
+
+    # --- the upstream's side ---
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the upstream's body."""
+        self.stream.receive(self._reader.feed(data))
+
+    def end(self, fault: Fault | None = None) -> None:
+        """The body is over: None for its regular end, else what cut it."""
+        if not self.stream.ended:
+            parts: list[Part] = self._reader.end(fault)
+            # a reader that has had its end says no more; the machine may still wait for one
+            self.stream.receive(parts or [End(clean=False, fault=fault)])
+
+    def refuse(self, fault: Fault) -> None:
+        """There is no body to read: the upstream, or this gateway, said no."""
+        self.stream.receive([fault])
+
+    # --- the client's side ---
+
+    def frames(self) -> bytes:
+        """Everything that may go out now, for one write; empty if there is nothing."""
+        events = self._take()
+        return self._encoder.encode(events) if events else b""
+
+    def fold(self) -> None:
+        """Take what came into the whole message."""
+        if self._fold is not None:
+            self._fold.add(self._take())
+
+    def message(self) -> bytes | None:
+        """The whole message as JSON; None if there is none, then `fault` tells why."""
+        return None if self._fold is None or self.stream.fault is not None else self._fold.message()
+
+    def _take(self) -> list[Event]:
+        events = self.stream.take()
+        if self._names:
+            events = [_renamed(event, self._names) for event in events]
+        if self.stream.ended:
+            for event in events:
+                if isinstance(event, MessageDelta):
+                    self.stop_reason = event.stop_reason
+        return events
+
+
+def _renamed(event: Event, names: dict[str, str]) -> Event:
+    """A tool under the client's own name, where the upstream was given another."""
+    if isinstance(event, BlockStart) and event.name in names:
+        return structs.replace(event, name=names[event.name])
+    return event

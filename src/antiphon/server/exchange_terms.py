@@ -1,0 +1,94 @@
+"""The terms of an exchange: its job, its phases, the causes of its end, and what it asks of a client's link.
+
+Owns the table of causes. No behaviour lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon.core import own_faults
+from antiphon.core.dialects.chat_request import ChatRequest
+from antiphon.core.parts import Fault
+from antiphon.server.fairness import Priority
+
+CLIENT_TIMEOUT = 600.0
+"""Seconds that SDKs wait where they do not say (protocol: official SDKs, default time-out)."""
+
+
+class Phase(Enum):
+    """Where an exchange is, seen from its upstream."""
+
+    QUEUED = "queued"
+    CONNECTING = "connecting"
+    WAITING = "waiting"  # the request is sent, no response head yet
+    PREFILL = "prefill"  # a head, no content yet
+    STREAMING = "streaming"
+    OVER = "over"  # the upstream has nothing more to say
+
+
+class Cause(Struct, frozen=True):
+    """What an end does.
+
+    `fault` is said to the client if the message has not ended; `drops_client` aborts the client.
+    """
+
+    meaning: str
+    fault: Fault | None = None
+    drops_client: bool = False
+
+
+CAUSES: dict[str, Cause] = {
+    "finished": Cause("the upstream's answer came to its end"),
+    "upstream": Cause("the upstream failed; its fault is in the stream"),
+    "client": Cause("the client is gone; nothing is said"),
+    "deadline": Cause("a time limit ran out; the limit's own fault is said"),
+    "overload": Cause("no slot in time: the queue is full, or the wait would outlast the client"),
+    "stall": Cause("the client left a full buffer unread", drops_client=True),
+    "shutdown": Cause("the gateway stops", own_faults.SHUTTING_DOWN),
+    "operator": Cause(
+        "somebody cancelled it", Fault("api_error", "the request was cancelled by the operator", 500)
+    ),
+    "internal": Cause("a bug of this gateway; the log has the traceback, and the machine is not asked"),
+}
+
+CLIENT_IS_GONE = ("client", "stall")
+
+
+class ClientLink(Protocol):
+    """The client's side of a response, as server.edge and server.asgi_link provide it."""
+
+    listener: Any
+
+    @property
+    def gone(self) -> bool: ...
+    @property
+    def paused(self) -> bool: ...
+    def begin(self) -> None: ...
+    def write(self, frames: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
+def _no_seal(value: Any) -> None:
+    return None
+
+
+class Job(Struct, frozen=True):
+    """What is to be done, made from a client's request before anything is promised.
+
+    `share` names who waits together in the queue; `patience` is how many seconds the client will wait.
+    `seal` seals state that the upstream wants back.
+    """
+
+    request_id: str
+    model: str  # as the client named it; it only ever sees this name
+    streaming: bool
+    chat: ChatRequest
+    share: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    patience: float = CLIENT_TIMEOUT
+    seal: Callable[[Any], str | None] = _no_seal

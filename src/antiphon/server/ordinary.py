@@ -1,0 +1,150 @@
+"""The ordinary routes: health, models, metrics, and who holds which slot. Starlette serves them.
+
+Owns their paths and their JSON. Nothing here streams and nothing here is fast; the streaming paths never
+come through this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as Path
+
+from antiphon.core import own_faults
+from antiphon.core.faults import error_body
+from antiphon.core.parts import Fault
+from antiphon.observe.metrics import CONTENT_TYPE
+from antiphon.server.catalog import model_fields, page
+
+if TYPE_CHECKING:
+    from antiphon.server.app import Gateway
+    from antiphon.server.upstreams import Upstream
+
+PREFIXES = ("", "/llm")
+
+
+class OrdinaryRoutes:
+    """`app` is an ASGI application; it expects `antiphon.request_id` in the scope."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.app = Starlette(
+            routes=[
+                Path("/healthz", self._health, methods=["GET"]),
+                Path("/metrics", self._metrics, methods=["GET"]),
+                Path("/admin/slots", self._slots, methods=["GET"]),
+                Path("/admin/slots/{request_id}", self._cancel, methods=["DELETE"]),
+                Path("/", _empty, methods=["HEAD", "GET"]),
+                Path("/api/hello", _empty, methods=["HEAD", "GET"]),
+                *(Path(f"{prefix}/v1/models", self._models, methods=["GET"]) for prefix in PREFIXES),
+                *(
+                    Path(f"{prefix}/v1/models/{{id:path}}", self._model, methods=["GET"])
+                    for prefix in PREFIXES
+                ),
+            ],
+            exception_handlers={HTTPException: _http_error},
+        )
+
+    async def _health(self, request: Request) -> Response:
+        if self._gateway.draining:
+            return JSONResponse({"status": "draining"}, status_code=503)
+        return JSONResponse({"status": "ok"})
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self._gateway.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
+
+    async def _models(self, request: Request) -> Response:
+        query = request.query_params
+        limit = query.get("limit", "20")
+        if not limit.isdecimal() or not 1 <= int(limit) <= 1000:
+            return _refuse(own_faults.invalid_request("limit: must be from 1 to 1000"), request)
+        listed = page(
+            await self._gateway.backend.models(),
+            limit=int(limit),
+            after_id=query.get("after_id"),
+            before_id=query.get("before_id"),
+        )
+        return JSONResponse(listed)
+
+    async def _model(self, request: Request) -> Response:
+        wanted = request.path_params["id"]
+        for model in await self._gateway.backend.models():
+            if model.id == wanted:
+                return JSONResponse(model_fields(model))
+        return _refuse(Fault("not_found_error", f"model: {wanted}", 404), request)
+
+    async def _slots(self, request: Request) -> Response:
+        upstreams = self._gateway.backend.upstreams
+        return JSONResponse({name: self._of_upstream(each) for name, each in upstreams.items()})
+
+    def _of_upstream(self, upstream: Upstream) -> dict[str, Any]:
+        """Who holds what and who waits, at this moment."""
+        now = self._gateway.clock()
+        live = {exchange.job.request_id: exchange for exchange in self._gateway.live}
+        slots = upstream.slots
+        leases = []
+        for lease in slots.leases():
+            exchange = live.get(lease.owner)
+            leases.append(
+                {
+                    "lease": lease.owner,
+                    "state": lease.state.value,
+                    "share": lease.share,
+                    "age_seconds": round(now - lease.since, 1),
+                    "model": exchange.job.model if exchange else None,
+                    "phase": exchange.phase.value if exchange else None,
+                    "output_tokens": exchange.output_tokens if exchange else None,
+                }
+            )
+        queue = [
+            {
+                "lease": ticket.owner,
+                "position": position,
+                "share": ticket.share,
+                "waited_seconds": round(now - ticket.since, 1),
+                "expected_wait_seconds": round(slots.expected_wait(position), 1),
+            }
+            for position, ticket in enumerate(slots.waiting())
+        ]
+        numbers = slots.statistics()
+        return {
+            "slots": numbers.slots,
+            "held": numbers.held,
+            "draining": numbers.draining,
+            "free": numbers.free,
+            "waiting": numbers.waiting,
+            "leases": leases,
+            "queue": queue,
+        }
+
+    async def _cancel(self, request: Request) -> Response:
+        wanted = request.path_params["request_id"]
+        for exchange in list(self._gateway.live):
+            if exchange.job.request_id == wanted:
+                exchange.close("operator")
+                return JSONResponse({"cancelled": wanted})
+        return _refuse(Fault("not_found_error", "no such lease", 404), request)
+
+
+async def _empty(request: Request) -> Response:
+    return Response(status_code=200)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """404 and 405 in Anthropic's shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    path = request.url.path
+    fault = (
+        own_faults.method_not_allowed(request.method, path) if status == 405 else own_faults.not_found(path)
+    )
+    return _refuse(fault, request, headers)
+
+
+def _refuse(fault: Fault, request: Request, headers: dict[str, str] | None = None) -> Response:
+    body = error_body(fault, request.scope["antiphon.request_id"])
+    return Response(body, status_code=fault.status, headers=headers, media_type="application/json")

@@ -1,0 +1,157 @@
+"""The scripts do what the room does: the same operations, the same answers."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+import redis
+
+from antiphon.server.coordination.protocol import (
+    Acquire,
+    Answer,
+    Claim,
+    Leave,
+    Register,
+    Release,
+    Renew,
+)
+from antiphon.server.coordination.redis_scripts import KEY_NAMES, SCRIPTS
+from antiphon.server.coordination.room import Room
+
+TTL = 600_000  # milliseconds: nothing runs out
+SHARES = [f"{number:016x}" for number in (1, 10, 11)]
+
+
+class Scripts:
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._run = {name: client.register_script(script) for name, script in SCRIPTS.items()}
+        self._keys = [f"t:{{up}}:{name}" for name in KEY_NAMES]
+
+    def apply(self, gateway, epoch, ttl, operation, now) -> Answer:
+        script = self._run[type(operation).__name__]
+        arguments = [gateway, epoch, ttl, msgspec.json.encode(operation), 200_000, "t:{up}:to:"]
+        return msgspec.json.decode(script(keys=self._keys, args=arguments), type=Answer)
+
+    def state(self):
+        leases = {key.decode() for key in self._client.zrange(self._keys[4], 0, -1)}
+        waiting = {key.decode() for key in self._client.hkeys(self._keys[7])}
+        assert self._client.hlen(self._keys[5]) == len(leases)
+        assert self._client.zcard(self._keys[6]) == len(waiting)
+        return leases, waiting
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_operations_have_the_same_answers(redis_server, seed) -> None:
+    choose = random.Random(seed)
+    with redis.Redis(port=redis_server.port) as client:
+        scripts, room = Scripts(client), Room(born="r", calm=200_000)
+        epochs = {"g1": 0, "g2": 0, "g3": 0}
+        keys: dict[str, list[Claim]] = {name: [] for name in epochs}
+        number = 0
+
+        def both(gateway, operation) -> Answer:
+            answers = [side.apply(gateway, epochs[gateway], TTL, operation, 1000) for side in (scripts, room)]
+            answers[1] = answers[1][0]
+            # what depends on the clock, or on a name that is made up
+            mine, theirs = (msgspec.structs.replace(a, born="", again=None, limit_set=0) for a in answers)
+            assert mine == theirs
+            leases, waiting = scripts.state()
+            assert (leases, waiting) == (set(room._leases), set(room._waiting))
+            return mine
+
+        def register(gateway, **options) -> None:
+            epochs[gateway] += 1
+            held = [claim for claim in keys[gateway] if claim.key in room._leases]
+            waits = [claim for claim in keys[gateway] if claim.key not in room._leases]
+            both(gateway, Register(limit=4, leases=held, waiting=waits, **options))
+
+        for gateway in epochs:
+            register(gateway)
+            for share in SHARES:  # from here on each share has its turn: no ties
+                both(gateway, Acquire(Claim(f"{gateway}:{share}", share)))
+                both(gateway, Release([f"{gateway}:{share}"]))
+        for _ in range(120):
+            gateway = choose.choice(list(epochs))
+            act = choose.random()
+            if act < 0.5:
+                number += 1
+                weight = 2.0 if choose.random() < 0.1 else 1.0
+                claim = Claim(f"{gateway}:{number}", choose.choice(SHARES), weight, choose.choice((0, 0, 1)))
+                keys[gateway].append(claim)
+                both(gateway, Acquire(claim))
+            elif act < 0.8 and keys[gateway]:
+                claim = keys[gateway].pop(choose.randrange(len(keys[gateway])))
+                both(gateway, Release([claim.key], active=choose.randrange(3)))
+            elif act < 0.88:
+                both(gateway, Renew(active=choose.randrange(3), limit=choose.choice((None, None, 2, 3, 5))))
+            elif act < 0.94:
+                keys[gateway] = [c for c in keys[gateway] if choose.random() < 0.7]
+                register(gateway, active=1)
+            elif act < 0.97:
+                stale = epochs[gateway]
+                epochs[gateway] = stale - 1
+                assert both(gateway, Renew()).stale
+                epochs[gateway] = stale
+            elif act < 0.98:
+                both(gateway, Leave())
+                keys[gateway].clear()
+                register(gateway)
+
+
+def test_a_full_queue_displaces_the_same(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        for side in (Scripts(client), Room(born="r", calm=200_000)):
+
+            def apply(gateway, operation, side=side) -> Answer:
+                answer = side.apply(gateway, 1, TTL, operation, 1000)
+                return answer[0] if isinstance(answer, tuple) else answer
+
+            def acquire(key, share, priority=0, apply=apply) -> Answer:
+                return apply("g1", Acquire(Claim(key, share, 1.0, priority), queue_limit=3))
+
+            apply("g1", Register(limit=1))
+            assert acquire("g1:1", SHARES[0]).granted == ["g1:1"]
+            for number, priority in ((2, 1), (3, 0), (4, 0)):
+                assert acquire(f"g1:{number}", SHARES[0], priority).displaced == []
+            assert acquire("g1:5", SHARES[0]).displaced == ["g1:5"]
+            assert acquire("g1:6", SHARES[1]).displaced == ["g1:2"]  # in the background, so the last to go
+            assert acquire("g1:7", SHARES[1]).displaced == ["g1:7"]  # it would wait as much as the other
+            assert acquire("g1:8", SHARES[2]).displaced == ["g1:4"]
+
+
+def test_what_is_missing_is_put_back_or_lost(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        for side in (Scripts(client), Room(born="r", calm=200_000)):
+
+            def apply(gateway, operation, side=side) -> Answer:
+                answer = side.apply(gateway, 1, TTL, operation, 1000)
+                return answer[0] if isinstance(answer, tuple) else answer
+
+            claim = [Claim(f"g1:{number}", SHARES[0]) for number in range(4)]
+            assert apply("g1", Register(limit=2, leases=claim[:3])).lost == ["g1:2"]
+            assert apply("g2", Register(limit=2, waiting=[Claim("g2:1", SHARES[1])])).granted == []
+            answer = apply("g3", Register(limit=2, entitled=True, leases=[Claim("g3:1", SHARES[1])]))
+            assert (answer.used, answer.lost) == (3, [])
+            # calm now: a release frees nothing for others before everybody has spoken
+            answer = apply("g1", Release(["g1:0", "g1:1"]))
+            assert (answer.used, answer.waiting) == (1, 1)
+            assert 0 < answer.again <= TTL * 2 // 5
+
+
+def test_an_empty_start_that_was_not_empty_before_is_calm(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        for side in (Scripts(client), Room(born="r", calm=200_000)):
+
+            def apply(gateway, operation, side=side) -> Answer:
+                answer = side.apply(gateway, 1, TTL, operation, 1000)
+                return answer[0] if isinstance(answer, tuple) else answer
+
+            apply("g1", Register(limit=2))
+            assert apply("g1", Acquire(Claim("g1:1", SHARES[0]))).granted == ["g1:1"]
+            apply("g2", Register(limit=2, past="before"))
+            answer = apply("g2", Acquire(Claim("g2:1", SHARES[0])))
+            assert (answer.granted, answer.waiting) == ([], 1)
+            assert 0 < answer.again <= 200_000
