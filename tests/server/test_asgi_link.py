@@ -144,7 +144,7 @@ async def test_a_send_that_waits_makes_the_gateway_wait() -> None:
         asgi.block.clear()
         exchange = house.exchange()
         sent = 0
-        while not exchange._held_back:
+        while not exchange._time.held_back:
             visit.text("y" * 50_000)
             sent += 50_000
             await turns(3)

@@ -43,9 +43,9 @@ async def blank(house: House, client: Client) -> Visit:
     visit = await prefill(house, client)
     visit.send(frame({"role": "assistant", "content": ""}), frame({"content": " \n"}))
     exchange = house.exchange_of("first")
-    exchange._heard = False
+    exchange._time.heard = False
     visit.send(frame({"content": "\n"}))
-    await until(lambda: exchange._heard)
+    await until(lambda: exchange._time.heard)
     return visit
 
 

@@ -45,9 +45,9 @@ async def streaming(house: House, tag: str = "hi") -> tuple[Client, Visit]:
 async def read_by_exchange(house: House, visit: Visit, data: bytes) -> None:
     """Send a frame and wait until the exchange has taken it."""
     exchange = house.exchange()
-    exchange._heard = False
+    exchange._time.heard = False
     visit.send(data)
-    await until(lambda: exchange._heard)
+    await until(lambda: exchange._time.heard)
 
 
 # --- The upstream's time ----------------------------------------------------------------------------
@@ -551,9 +551,9 @@ async def test_queue_timeout(stream) -> None:
 
 async def read_by_exchange_of(house: House, visit: Visit) -> None:
     exchange = house.exchange_of("holder")
-    exchange._heard = False
+    exchange._time.heard = False
     visit.send(COMMENT)
-    await until(lambda: exchange._heard)
+    await until(lambda: exchange._time.heard)
 
 
 @on_uvloop
@@ -808,7 +808,7 @@ async def test_max_behind() -> None:
             visit.text("y" * piece)
             sent += piece
             await turns(3)
-        assert exchange._held_back
+        assert exchange._time.held_back
         assert exchange._stream.pending <= limit + 256 * 1024 + piece  # the limit, and one read
         house.tick(50)
         client.read_on()
@@ -824,7 +824,7 @@ async def test_max_behind() -> None:
 async def test_the_silence_of_an_upstream_that_we_paused_is_not_its_fault() -> None:
     async with House(sndbuf=16 * 1024, limits={"gap": 10, "max_behind": 1024}) as house:
         client, visit = await stalled(house)
-        while not house.exchange()._held_back:
+        while not house.exchange()._time.held_back:
             visit.text("x" * 50_000)
             await turns(3)
         for _ in range(5):

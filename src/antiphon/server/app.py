@@ -112,9 +112,9 @@ class Gateway:
         try:
             await self._route(scope, receive, told, request_id)
         except Exception as error:
-            log_bug(log, error, request_id=request_id)
             if told.started:
-                raise  # the server cuts the answer off: half of it must not look whole
+                raise  # the server logs it and cuts the answer off: half of it must not look whole
+            log_bug(log, error, request_id=request_id)
             await respond_fault(send, own_faults.internal(request_id), request_id)
 
     async def _route(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:

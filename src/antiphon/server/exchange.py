@@ -166,6 +166,7 @@ class Exchange:
             link.listener = None
             self.record.ended = self._clock()
             self.record.status = self._sent_status
+            self.record.stop_reason = self._answer.stop_reason
 
     async def _say(self, link: ClientLink, send: Send) -> None:
         """Say what there is to say, in the form that is still open: a stream, or a status."""
@@ -523,7 +524,6 @@ class Exchange:
         record.input_tokens, record.output_tokens = usage.input_tokens, usage.output_tokens
         record.cached_tokens, record.estimated = usage.cache_read_input_tokens or 0, usage.estimated
         record.thinking_tokens = usage.thinking_tokens or 0
-        record.stop_reason = self._answer.stop_reason
         if self._stream.fault is not None:
             record.error = self._stream.fault.kind
 

@@ -190,11 +190,10 @@ class SharedSlots(Slots):
 
     def set_slots(self, slots: int) -> None:
         """The limit changed, for all gateways: whoever says so last is right."""
-        self._limit_is_news = self._limit_is_news or slots != self._limit
+        # Said even if it is what we knew: another gateway may have said something else since.
         self._limit = slots
-        if self._limit_is_news and self._up:
-            self._limit_is_news = False
-            self._send(Renew(self._active(), slots))
+        self._limit_is_news = not self._up
+        self._send(Renew(self._active(), slots))
         self._wake()
 
     def settle(self, busy: int) -> None:
