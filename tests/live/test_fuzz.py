@@ -316,11 +316,6 @@ def test_request_parser(seconds) -> None:
     fuzz("requests", REQUESTS, check_request, json_mutated, seconds)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the frame limit looks only at `data: ` lines and at cut ones: `data:` without a space has no limit, "
-    "and a long comment is refused or not by how it was cut",
-)
 def test_sse_decoder(seconds) -> None:
     fuzz("frames", STREAMS, check_frames, frame_mutated, seconds)
 

@@ -19,7 +19,7 @@ async def test_TOOL_25_ids_differ_in_every_turn(given) -> None:
             visit = await house.visit()
             visit.head()
             visit.send(
-                frame(tool(f'{{"turn":{turn}}}', id=given, name="f")), frame(finish="tool_calls"), DONE
+                frame(tool(f'{{"turn":{turn}}}', call_id=given, name="f")), frame(finish="tool_calls"), DONE
             )
             events = (await client.response()).events
             (block,) = [each["content_block"] for each in events if each["type"] == "content_block_start"]

@@ -1,7 +1,8 @@
 """Prometheus metrics of a gateway process: each one row here, fed from exchange records and snapshots.
 
-Owns names, labels and buckets. Labels are bounded: a model that no upstream lists counts as `other`, kinds
-come from this project's own tables. Nothing of a prompt, an answer or a key can become a label.
+Owns names, labels and buckets; docs/metrics.md is made of them. Labels are bounded: a model that no upstream
+lists counts as `other`, kinds come from this project's own tables. Nothing of a prompt, an answer or a key
+can become a label.
 
     metrics = Metrics(known_models=lambda: {"smollm2"}, upstreams=lambda: backend.upstreams)
     metrics.observe(record)
@@ -13,16 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import SlotStatistics
+from antiphon.server.routing import ALIAS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MODELS = 200  # model names that may become labels
+MODELS = 200  # model names that may become labels; hosted upstreams list more
+OTHER = "other"
+disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types. In this format each would be one more series that nobody looks at
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 _CLOSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
@@ -73,6 +83,7 @@ class Metrics:
         upstreams: Callable[[], Mapping[str, _HasSlots]],
     ) -> None:
         self._known_models = known_models
+        self._models: set[str] = set()  # those that are labels by now
         self.registry = registry = CollectorRegistry()
         registry.register(_SlotCollector(upstreams))
         place = ["model", "upstream"]
@@ -130,7 +141,7 @@ class Metrics:
         )
         self.closing = Histogram(
             "antiphon_client_gone_to_upstream_closed_seconds",
-            "From a client's leaving to the close of its upstream connection.",
+            "From the notice that a client has left to the close of its upstream connection.",
             buckets=_CLOSE,
             registry=registry,
         )
@@ -155,8 +166,7 @@ class Metrics:
 
     def observe(self, record: ExchangeRecord) -> None:
         """One exchange has ended."""
-        known = self._known_models()
-        model = record.model if record.model in known and len(known) <= MODELS else "other"
+        model = self._label_of(record.model)
         upstream = record.upstream
         self.requests.labels("messages", model, upstream, record.cause).inc()
         if record.granted is not None:
@@ -185,6 +195,16 @@ class Metrics:
         for name, paths in (("degraded", record.degraded), ("ignored", record.ignored)):
             if paths:
                 self.losses.labels(upstream, name).inc()
+
+    def _label_of(self, model: str) -> str:
+        """A client's name for a model as a label: the first `MODELS` that are listed and asked for."""
+        known = self._known_models()
+        name = model if model in known else model.removeprefix(ALIAS)
+        if name not in self._models:
+            if name not in known or len(self._models) >= MODELS:
+                return OTHER
+            self._models.add(name)
+        return name
 
     def exposition(self) -> bytes:
         """The text that a Prometheus server scrapes."""

@@ -25,7 +25,7 @@ from antiphon.core.surfaces.messages.events import usage_fields
 from antiphon.observe.log import log_bug
 from antiphon.observe.metrics import Metrics
 from antiphon.server import clients, gate
-from antiphon.server.answers import respond, respond_fault
+from antiphon.server.answers import answer_headers, respond, respond_fault
 from antiphon.server.asgi_link import AsgiLink
 from antiphon.server.catalog import Model
 from antiphon.server.edge import EdgeProtocol, link_of
@@ -192,7 +192,11 @@ class Gateway:
             seal=partial(self._sealer.seal, quirks.name, planned.sends),
         )
         exchange = Exchange(
-            job, upstream=self.backend.upstreams[planned.upstream], limits=self.limits, clock=self.clock
+            job,
+            upstream=self.backend.upstreams[planned.upstream],
+            limits=self.limits,
+            clock=self.clock,
+            upstream_closed=self.metrics.closing.observe,
         )
         self.live.add(exchange)
         link = link_of(scope)
@@ -246,7 +250,8 @@ class Gateway:
             "stop_sequence": None,
             "usage": usage_fields(usage, final=True),
         }
-        await respond(send, 200, msgspec.json.encode(message), [(b"request-id", request_id.encode())])
+        headers = answer_headers(request_id, planned.chat.degraded)
+        await respond(send, 200, msgspec.json.encode(message), headers)
 
     async def _count_tokens(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
         body = await self._read_body(scope, receive, send, request_id)
@@ -260,7 +265,7 @@ class Gateway:
         counted = await self.backend.upstreams[planned.upstream].counter.count(planned.chat.body)
         tokens = planned.chat.input_estimate if counted is None else counted
         said = b"estimate" if counted is None else b"exact"
-        headers = [(b"request-id", request_id.encode()), (b"antiphon-token-count", said)]
+        headers = [*answer_headers(request_id, planned.chat.degraded), (b"antiphon-token-count", said)]
         await respond(send, 200, b'{"input_tokens":%d}' % tokens, headers)
 
     # --- time and the end ---

@@ -19,6 +19,7 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 _KEYS = (b"x-api-key", b"authorization")
 _SESSION = b"x-claude-code-session-id"
+_PRIORITIES = {b"interactive": Priority.INTERACTIVE, b"background": Priority.BACKGROUND}
 _LONGEST_PATIENCE = 24 * 3600.0
 
 
@@ -39,11 +40,10 @@ def share(scope: Any) -> str:
 
 
 def priority(headers: Headers, chat: ChatRequest) -> Priority:
-    """`antiphon-priority: background` asks for it; what looks like a side request gets it."""
+    """What `antiphon-priority` asks for; without it, or with a word unknown here, what the request is like."""
     for name, value in headers:
-        if name == b"antiphon-priority":
-            asked = value.strip().lower()
-            return Priority.BACKGROUND if asked == b"background" else Priority.INTERACTIVE
+        if name == b"antiphon-priority" and value.strip().lower() in _PRIORITIES:
+            return _PRIORITIES[value.strip().lower()]
     return Priority.BACKGROUND if chat.side_request else Priority.INTERACTIVE
 
 

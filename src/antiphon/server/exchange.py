@@ -65,7 +65,10 @@ def guarded(method: Callable[[Exchange, *A], None]) -> Callable[[Exchange, *A], 
 
 
 class Exchange:
-    """See the module. `clock` is monotonic, in seconds."""
+    """See the module. `clock` is monotonic, in seconds.
+
+    `upstream_closed` is told how many seconds after a client had left its upstream's connection was closed.
+    """
 
     __slots__ = (
         "_answer",
@@ -86,17 +89,27 @@ class Exchange:
         "_time",
         "_told",
         "_upstream",
+        "_upstream_closed",
         "cause",
         "job",
         "phase",
         "record",
     )
 
-    def __init__(self, job: Job, *, upstream: Upstream, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        upstream: Upstream,
+        limits: Limits,
+        clock: Callable[[], float],
+        upstream_closed: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self.job = job
         self.phase = Phase.QUEUED
         self.cause: str | None = None
         self._upstream = upstream
+        self._upstream_closed = upstream_closed
         self._limits = limits
         self._clock = clock
         self._link: ClientLink | None = None
@@ -501,6 +514,9 @@ class Exchange:
         abandoned = call is not None and self.phase is not Phase.CONNECTING and not clean
         if call is not None and clean:
             call.release()
+        elif call is not None and self.cause == "client":
+            told, clock, left = self._upstream_closed, self._clock, self._clock()
+            call.abort(lambda: told(clock() - left))
         elif call is not None:
             call.abort()
         if lease is None:

@@ -15,6 +15,7 @@ a fresh one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -85,6 +86,7 @@ class UpstreamPool:
         # cancelled `create_connection` uvloop calls that one without `connection_lost`.
         self._connections: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # in order, the latest last
+        self._closings: dict[Connection, Callable[[], None]] = {}  # who wants to know that it is closed
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied: asyncio.Future[None] | None = None
         self._closed = False
@@ -158,6 +160,9 @@ class UpstreamPool:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        told = self._closings.pop(connection, None)
+        if told is not None:
+            told()
         if not self._connections and self._emptied is not None:
             self._emptied.set_result(None)
             self._emptied = None
@@ -209,16 +214,19 @@ class Call:
         state = "closed" if self.closed else "connected" if self.connected else "connecting"
         return f"<Call {state}>"
 
-    def abort(self) -> None:
+    def abort(self, closed: Callable[[], None] | None = None) -> None:
         """Give it up, whatever it is doing; the socket is closed at once. Idempotent.
 
-        No callback comes afterwards, not even in the middle of a read.
+        No callback of the listener's comes afterwards, not even in the middle of a read. `closed` is called
+        once when the connection is gone; never where there was none yet.
         """
         if self.closed:
             return
-        connection = self._connection
+        connection, connected = self._connection, self.connected
         self._close()
         if connection is not None:
+            if closed is not None and connected:
+                self._pool._closings[connection] = closed
             connection.abort()
 
     def release(self) -> None:

@@ -17,11 +17,10 @@ BINARY = shutil.which("valkey-server") or shutil.which("redis-server")
 class RedisServer:
     """`port` stays the same over restarts; nothing is kept over them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cluster: bool = False) -> None:
         self._folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port, self.bus_port = _free_port(), _free_port()
+        self._cluster = ["--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)] if cluster else []
         self._process: subprocess.Popen | None = None
 
     @property
@@ -31,7 +30,7 @@ class RedisServer:
     def start(self) -> None:
         options = ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--loglevel", "warning"]
         self._process = subprocess.Popen(
-            [BINARY, "--port", str(self.port), "--bind", "127.0.0.1", *options],
+            [BINARY, "--port", str(self.port), "--bind", "127.0.0.1", *options, *self._cluster],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -59,6 +58,12 @@ class RedisServer:
     def close(self) -> None:
         if self._process is not None:
             self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class SlowProxy:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from antiphon.server.admission import LeaseState
-from server.coordination.conftest import until
+from server.coordination.fleet import until
 
 TTL = 1.5
 

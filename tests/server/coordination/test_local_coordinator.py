@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from antiphon.server.coordination import open_coordinator
-from server.coordination.conftest import until
+from server.coordination.fleet import until
 
 TTL = 60.0  # so long that no heartbeat and no TTL can be what helps
 

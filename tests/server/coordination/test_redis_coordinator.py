@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from antiphon.server.coordination.shared_slots import CoordinatorGoneError
-from server.coordination.conftest import until
-from server.coordination.servers import SlowProxy
+from server.coordination.fleet import until
+from server.coordination.servers import RedisServer, SlowProxy
 
 TTL = 1.5
 
@@ -214,3 +214,28 @@ async def test_only_the_one_connection_and_two_tasks(redis_server, fleet) -> Non
     assert len(asyncio.all_tasks()) == before
     with _client(redis_server) as client:
         assert sum(entry["cmd"] == "evalsha" for entry in client.client_list()) == 1
+
+
+async def test_in_a_cluster_it_goes_to_the_node_that_has_the_slot(redis_server, fleet, tmp_path) -> None:
+    nodes = []
+    try:
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            nodes.append(RedisServer(tmp_path / name, cluster=True))
+            nodes[-1].start()
+        with _client(nodes[0]) as empty, _client(nodes[1]) as full:
+            full.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            empty.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, nodes[1].bus_port)
+            await until(lambda: b"cluster_state:ok" in empty.execute_command("CLUSTER", "INFO"))
+        one, two = [await fleet.member(node.url, 1, 6.0) for node in nodes]
+        one.request()
+        await until(lambda: one.held == 1)
+        two.request()
+        await until(lambda: two.slots.view.waiting == 1)
+        one.granted[0].release()
+        await until(lambda: two.held == 1)
+        await one.slots.aclose()
+        await two.slots.aclose()
+    finally:
+        for node in nodes:
+            node.close()

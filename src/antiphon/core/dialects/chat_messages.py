@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.core import tool_ids
-from antiphon.core.dialects import chat_content
+from antiphon.core.dialects import chat_content, chat_tools
 from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError, Turn
 from antiphon.core.surfaces.messages.request_blocks import (
     RedactedThinking,
@@ -28,6 +28,7 @@ from antiphon.core.surfaces.messages.request_blocks import (
     ToolResult,
     ToolUse,
 )
+from antiphon.core.surfaces.messages.request_reading import Foreign
 
 if TYPE_CHECKING:
     from antiphon.core.dialects.chat_content import Piece
@@ -74,9 +75,10 @@ class _User(Struct):
 
 
 class _Assistant(Struct):
-    """Consecutive turns of the assistant's. `path` is that of the last turn which calls tools."""
+    """Consecutive turns of the assistant's. `path` is that of the last, `calls_at` of the last that calls."""
 
-    path: str = ""
+    path: str
+    calls_at: str = ""
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: dict[str, ToolUse] = field(default_factory=dict)
@@ -89,13 +91,14 @@ class _Assistant(Struct):
         return not self.texts and not self.thoughts and not self.calls and not self.details
 
     def append(self, later: _Assistant) -> None:
-        self.path = later.path or self.path
+        self.path = later.path
+        self.calls_at = later.calls_at or self.calls_at
         self.texts += later.texts
         self.thoughts += later.thoughts
         self.details += later.details
         self.extras.update(later.extras)
         for call in later.calls.values():
-            self.call(call, later.path)
+            self.call(call, later.calls_at)
 
     def call(self, block: ToolUse, path: str) -> None:
         """Add a call. Raises RequestError for an id that the same message has already."""
@@ -105,7 +108,7 @@ class _Assistant(Struct):
 
 
 class _Note(Struct, frozen=True):
-    """The text of a `system` turn that stands inside the conversation."""
+    """A text of a `system` turn that stands inside the conversation."""
 
     text: str
 
@@ -132,12 +135,18 @@ def encode_messages(
         else:
             writer.user(side, previous)
             previous = None
+    if previous is not None:
+        _in_call_order([], previous)  # there is no next message, so there are no results
+        if quirks.prefill_mark is not None:
+            writer.messages[-1][quirks.prefill_mark] = True
+        elif not quirks.prefill and not quirks.continues:
+            losses.degrade(previous.path)
     return Conversation(
         messages=writer.messages,
         images=writer.images,
         image_bytes=writer.image_bytes,
         client_tool_ids=frozenset(writer.ids),
-        is_prefill=previous is not None and not previous.calls,
+        is_prefill=previous is not None,
     )
 
 
@@ -156,10 +165,12 @@ def _sides(
             _join(turns, _assistant(turn, path, quirks, losses, unseal))
         elif turn.role == "user":
             _join(turns, _user(turn, path, quirks, losses))
-        elif turns:
-            _join(turns, _User(pieces=[*_notes(turn, path, losses)]))
-        else:  # before the conversation begins it is the system prompt
-            system += [note.text for note in _notes(turn, path, losses)]
+        else:
+            found = _notes(turn, path, quirks, losses, text_only=not turns or quirks.system_turns != "user")
+            if turns:
+                _join(turns, _User(pieces=found))
+            else:  # before the conversation begins it is the system prompt
+                system += [note.text for note in found if isinstance(note, _Note)]
     sides: list[_User | _Assistant] = []
     for side in turns:
         if isinstance(side, _Assistant) and side.thoughts and not _wants_thoughts(side, quirks):
@@ -201,14 +212,26 @@ def _system(request: MessagesRequest, losses: Losses) -> list[str]:
     return texts
 
 
-def _notes(turn: Turn, path: str, losses: Losses) -> list[_Note]:
-    notes = []
+def _notes(
+    turn: Turn, path: str, quirks: Quirks, losses: Losses, *, text_only: bool
+) -> list[Piece | _Note]:
+    """What a system turn says, and the images in it. The API's own have text only, and changes of tools.
+
+    `text_only`: it becomes a system message, where no server takes images. Raises RequestError.
+    """
+    found: list[Piece | _Note] = []
     for j, block in enumerate(turn.content):
-        if not isinstance(block, Text):
-            losses.degrade(f"{path}.content.{j}")
-        elif block.text:
-            notes.append(_Note(block.text))
-    return notes
+        where = f"{path}.content.{j}"
+        if isinstance(block, Foreign) and block.type in chat_tools.TOOL_CHANGES:
+            continue  # `chat_tools` says what becomes of it
+        for piece in chat_content.pieces(block, where, quirks, losses):
+            if isinstance(piece, str):
+                found.append(_Note(piece))
+            elif text_only:
+                raise RequestError(where, "image: a system message can hold text only")
+            else:
+                found.append(piece)
+    return found
 
 
 def _user(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> _User:
@@ -230,7 +253,7 @@ def _user(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> _User:
 
 def _assistant(turn: Turn, path: str, quirks: Quirks, losses: Losses, unseal: Unseal) -> _Assistant:
     """The assistant's turn; whether its thinking is sent back is decided when its neighbours are known."""
-    said = _Assistant()
+    said = _Assistant(path)
     extra: Any = None  # a call's state stands in the thinking block right before it
     for j, block in enumerate(turn.content):
         where = f"{path}.content.{j}"
@@ -250,7 +273,7 @@ def _assistant(turn: Turn, path: str, quirks: Quirks, losses: Losses, unseal: Un
             losses.ignore(where)
         elif isinstance(block, ToolUse):
             said.call(block, where)
-            said.path = path
+            said.calls_at = path
             if extra is not None:
                 said.extras[block.id] = extra
                 extra = None
@@ -400,7 +423,7 @@ def _in_call_order(
     missing = [call for call in order if call not in answered]
     if missing and previous is not None:
         raise RequestError(
-            previous.path,
+            previous.calls_at,
             f"`tool_use` ids were found without `tool_result` blocks immediately after: "
             f"{', '.join(missing)[:512]}. Each `tool_use` block must have a corresponding `tool_result` "
             "block in the next message.",

@@ -92,8 +92,11 @@ def encode(
     if quirks.stream_usage != "none":
         body["stream_options"] = _STREAM_OPTIONS[quirks.stream_usage]
     body.update(quirks.members)
-    if quirks.user_field is not None and pseudonym is not None and request.user_id:
-        body[quirks.user_field] = pseudonym(request.user_id)
+    if request.user_id:
+        if quirks.user_field is not None and pseudonym is not None:
+            body[quirks.user_field] = pseudonym(request.user_id)
+        else:
+            losses.ignore("metadata")
     _write_format(body, request, quirks, losses)
     _write_thinking(body, request, quirks, losses)
     if conversation.is_prefill:

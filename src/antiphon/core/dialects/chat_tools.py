@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 from antiphon.core.dialects.chat_typed_tools import DEFINED_TOOLS
 from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError, Tool
 from antiphon.core.surfaces.messages.request_blocks import ToolReference, ToolResult, ToolUse
-from antiphon.core.surfaces.messages.request_reading import NULL
+from antiphon.core.surfaces.messages.request_reading import NULL, Foreign
 
 if TYPE_CHECKING:
     from antiphon.core.dialects.losses import Losses
@@ -35,6 +35,8 @@ _SERVER_TOOLS = (
     "mcp_toolset",
     "advisor_",
 )
+TOOL_CHANGES = frozenset({"tool_addition", "tool_removal"})
+"""Blocks of system turns that offer a tool, or withdraw it, from there on (protocol: Messages API, beta)."""
 # Several tools under one entry, without names or schemas of their own.
 _TOOLSETS = ("computer_toolset_", "browser_toolset_")
 _NAME_LIMIT = 128
@@ -86,7 +88,7 @@ def encode_tools(request: MessagesRequest, quirks: Quirks, losses: Losses) -> To
     offered: dict[str, dict[str, Any]] = {}
     dropped: dict[str, str] = {}
     seen: set[str] = set()
-    hidden = _hidden(request)
+    hidden = _hidden(request, _added(request, losses))
     for i, tool in enumerate(request.tools):
         path = f"tools.{i}"
         if _is_dropped(tool, path):
@@ -102,7 +104,8 @@ def encode_tools(request: MessagesRequest, quirks: Quirks, losses: Losses) -> To
             offered[name] = function
     choice = _choice(request, quirks, names, offered, dropped, losses)
     functions = [{"type": "function", "function": function} for function in offered.values()]
-    return Tools(functions, choice, _one_at_a_time(request, quirks, choice, losses), names)
+    single = bool(functions) and _one_at_a_time(request, quirks, losses)
+    return Tools(functions, choice, single, names)
 
 
 # --- Which tools ----------------------------------------------------------------------------------
@@ -118,7 +121,41 @@ def _is_dropped(tool: Tool, path: str) -> bool:
     return kind.startswith(_SERVER_TOOLS) or tool.input_schema == NULL
 
 
-def _hidden(request: MessagesRequest) -> set[str]:
+def _added(request: MessagesRequest, losses: Losses) -> set[str]:
+    """Names of declared tools that a `tool_addition` offers. What else changes tools is degraded."""
+    declared = {tool.name for tool in request.tools}
+    added = set()
+    for i, turn in enumerate(request.messages):
+        if turn.role != "system":
+            continue
+        for j, block in enumerate(turn.content):
+            if isinstance(block, Foreign) and block.type in TOOL_CHANGES:
+                name = _name_of_change(block)
+                if block.type == "tool_addition" and name in declared:
+                    added.add(name)
+                else:  # a definition of its own, tools of an MCP server, or a tool taken away
+                    losses.degrade(f"messages.{i}.content.{j}")
+    return added
+
+
+def _name_of_change(block: Foreign) -> str:
+    try:
+        reference = msgspec.json.decode(block.raw, type=_ToolChange).tool
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    return reference.name if reference.type == "tool_reference" else ""
+
+
+class _Reference(Struct, frozen=True):
+    name: str
+    type: str = "tool_reference"
+
+
+class _ToolChange(Struct, frozen=True):
+    tool: _Reference
+
+
+def _hidden(request: MessagesRequest, added: set[str]) -> set[str]:
     """Names of `defer_loading` tools that the conversation has not asked for yet.
 
     Only where something in the request can find them: with no search tool that the client runs, a tool
@@ -127,7 +164,7 @@ def _hidden(request: MessagesRequest) -> set[str]:
     deferred = {tool.name for tool in request.tools if tool.defer_loading and tool.name}
     if not deferred:
         return set()
-    found = set()
+    found = set(added)
     for turn in request.messages:
         for block in turn.content:
             if isinstance(block, ToolUse):
@@ -258,9 +295,9 @@ def _keep_only(name: str, offered: dict[str, dict[str, Any]]) -> None:
     offered[name] = function
 
 
-def _one_at_a_time(request: MessagesRequest, quirks: Quirks, choice: object, losses: Losses) -> bool:
+def _one_at_a_time(request: MessagesRequest, quirks: Quirks, losses: Losses) -> bool:
     wanted = request.tool_choice
-    if wanted is None or not wanted.disable_parallel_tool_use or choice == "none":
+    if wanted is None or not wanted.disable_parallel_tool_use or wanted.type == "none":
         return False
     if not quirks.parallel_tool_calls:
         losses.degrade("tool_choice.disable_parallel_tool_use")

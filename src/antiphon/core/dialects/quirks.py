@@ -44,8 +44,12 @@ class Quirks(Struct, frozen=True, kw_only=True):
     system message first are common), or a `system` message where it stands."""
     null_content: Literal["null", "empty"] = "null"
     """`content` of an assistant message that only calls tools: null, or "" for templates that need it."""
+    continues: bool = False
+    """It is known to continue a trailing assistant message without being told to."""
     prefill: Fields = ()
     """Members that make it continue a trailing assistant message."""
+    prefill_mark: str | None = None
+    """The same as a member of that message itself, which is `true` then."""
     reasoning_fields_out: tuple[str, ...] = ("reasoning_content",)
     """Under which names an assistant message carries its reasoning back."""
     reasoning_when: Literal["tool_turns", "always", "never"] = "tool_turns"
@@ -122,7 +126,7 @@ SGLANG = Quirks(
 LLAMACPP = Quirks(
     name="llamacpp",
     send_top_k=True,
-    # A trailing assistant message is continued without being asked for it: no prefill members.
+    continues=True,
     # An object in `tool_choice` silently behaves as `auto`.
     tool_choice="required_only",
     effort_field="reasoning_effort",
@@ -162,6 +166,7 @@ OPENAI = Quirks(
 MISTRAL = Quirks(
     name="mistral",
     stream_usage="none",
+    prefill_mark="prefix",
     reasoning_when="never",
     tool_id_form="alnum9",
 )

@@ -109,7 +109,8 @@ class RedisCoordinator:
                 await self._talk(connection)
             except MovedError as moved:
                 # A cluster: another node has this upstream's slot.
-                self._options["host"], self._options["port"] = moved.host, moved.port
+                self._options["host"] = moved.host or self._options["host"]
+                self._options["port"] = moved.port
                 reason = "moved"
             except (RedisError, OSError, TimeoutError, msgspec.DecodeError) as error:
                 reason = type(error).__name__  # its text may hold an address

@@ -22,7 +22,6 @@ not be had back, when it is FREE already; releasing it does nothing.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
 import time
@@ -54,6 +53,7 @@ from antiphon.server.coordination.protocol import (
     Release,
     Renew,
 )
+from antiphon.server.coordination.timers import Timers
 from antiphon.server.fairness import Priority
 
 Policy: TypeAlias = Literal["local_share", "closed"]
@@ -90,6 +90,7 @@ class SharedSlots(Slots):
         super().__init__(
             name, slots, queue_limit=queue_limit, on_draining=on_draining, weights=weights, clock=clock
         )
+        self._elapsed = _since_boot if clock is time.monotonic else clock
         self._shared_weights = dict(weights or {})
         self._coordinator = coordinator
         self._lost = lost
@@ -107,7 +108,6 @@ class SharedSlots(Slots):
         self._past = ""  # the state that our leases are registered in
         self._others_active = 0
         # The conversation with it.
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._up = False  # a connection stands, and we are registered or about to be
         self._alone = False
         self._epoch = 0
@@ -121,26 +121,23 @@ class SharedSlots(Slots):
         self._stalled: float | None = None  # when a stall was noticed that may have cost our leases
         # A report of the upstream's, and the operation whose answer says what others explain of it.
         self._busy: tuple[int, Operation] | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers()
 
     # --- life ---
 
     def start(self) -> None:
         """Connect. From a running loop, once; requests that came before are sent then."""
-        self._loop = asyncio.get_running_loop()
-        self._pulse = self._clock()
-        self._after("patience", self._patience, self._go_alone)
-        self._after("beat", self._ttl / 3, self._beat)
+        self._timers.start()
+        self._pulse = self._elapsed()
+        self._timers.after("patience", self._patience, self._go_alone)
+        self._timers.after("beat", self._ttl / 3, self._beat)
         self._coordinator.start(self)
 
     async def aclose(self) -> None:
         """Leave: others have what was held here at once. Nothing is granted any more."""
         self._send(Leave())
         self._up = self._alone = False
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._loop = None
+        self._timers.stop()
         await self._coordinator.aclose()
 
     @property
@@ -284,12 +281,12 @@ class SharedSlots(Slots):
         self._limit_in_flight = 0
         self._up = self._registering = False
         self._unanswered.clear()
-        self._cancel("answer")
+        self._timers.cancel("answer")
         self._busy = None
         if self._alone:
             self._wake()
         elif "patience" not in self._timers:
-            self._after("patience", self._patience, self._go_alone)
+            self._timers.after("patience", self._patience, self._go_alone)
 
     def on_answer(self, answer: Answer) -> None:
         sent, epoch, operation = self._unanswered.popleft()
@@ -339,7 +336,7 @@ class SharedSlots(Slots):
             self._limit = answer.limit
         if answer.again is not None and self._tickets:
             # Not polling: a moment at which leases run out if their holder is dead.
-            self._after("again", answer.again / 1000 + 0.005, self._look)
+            self._timers.after("again", answer.again / 1000 + 0.005, self._look)
 
     def _take(self, granted: list[str], displaced: list[str]) -> None:
         if granted and not self._certain():
@@ -359,13 +356,13 @@ class SharedSlots(Slots):
                 ticket._displace()
 
     def _certain(self) -> bool:
-        return self._renewed is not None and self._clock() - self._renewed < self._ttl
+        return self._renewed is not None and self._elapsed() - self._renewed < self._ttl
 
     # --- registering ---
 
     def _register(self) -> None:
         """Say everything that we have. Begins a new epoch."""
-        self._notice_stall(self._clock())
+        self._notice_stall(self._elapsed())
         self._epoch += 1
         self._registering = True
         self._unreported = False
@@ -387,7 +384,7 @@ class SharedSlots(Slots):
 
     def _registered(self, answer: Answer) -> None:
         self._registering = False
-        self._cancel("patience")
+        self._timers.cancel("patience")
         if self._alone or not self._past:
             log.info("coordinator_up", upstream=self.name, gateways=answer.gateways, slots=answer.limit)
         self._alone = False
@@ -408,10 +405,10 @@ class SharedSlots(Slots):
     # --- time ---
 
     def _beat(self) -> None:
-        now = self._clock()
+        now = self._elapsed()
         self._notice_stall(now)
         self._pulse = now
-        self._after("beat", self._ttl / 3, self._beat)
+        self._timers.after("beat", self._ttl / 3, self._beat)
         self._look()
 
     def _notice_stall(self, now: float) -> None:
@@ -435,18 +432,18 @@ class SharedSlots(Slots):
 
     def _watch_answers(self) -> None:
         """Give the connection up when its oldest operation has waited for too long."""
-        self._cancel("answer")
+        self._timers.cancel("answer")
         if self._unanswered:
-            left = self._unanswered[0][0] + self._patience - self._clock()
-            self._after("answer", max(0.0, left), self._give_up)
+            left = self._unanswered[0][0] + self._patience - self._elapsed()
+            self._timers.after("answer", max(0.0, left), self._give_up)
 
     def _give_up(self) -> None:
-        late = self._clock() - self._unanswered[0][0] - self._patience
+        late = self._elapsed() - self._unanswered[0][0] - self._patience
         if late > self._patience / 2:
             # It was us who stood still: the answer may lie in the socket, unread.
-            self._after("answer", self._patience, self._give_up)
+            self._timers.after("answer", self._patience, self._give_up)
             return
-        self._after("patience", 0.0, self._go_alone)
+        self._timers.after("patience", 0.0, self._go_alone)
         self._coordinator.reset()
 
     # --- small things ---
@@ -455,7 +452,7 @@ class SharedSlots(Slots):
         if not self._up:
             return
         self._limit_in_flight += _brings_limit(operation)
-        self._unanswered.append((self._clock(), self._epoch, operation))
+        self._unanswered.append((self._elapsed(), self._epoch, operation))
         self._coordinator.send(self._epoch, operation)
         if len(self._unanswered) == 1:
             self._watch_answers()
@@ -467,22 +464,10 @@ class SharedSlots(Slots):
     def _active(self) -> int:
         return sum(lease.active and lease.state is LeaseState.HELD for lease in self._leases)
 
-    def _after(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        """One timer of each name; a later one takes its place."""
-        if self._loop is None:
-            return
-        self._cancel(name)
 
-        def fire() -> None:
-            self._timers.pop(name, None)
-            call()
-
-        self._timers[name] = self._loop.call_later(seconds, fire)
-
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+def _since_boot() -> float:
+    """Seconds, and those too in which the machine slept: a coordinator elsewhere has counted them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _brings_limit(operation: Operation) -> bool:

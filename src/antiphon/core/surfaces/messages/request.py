@@ -142,6 +142,9 @@ def parse(body: bytes, *, counting: bool = False) -> MessagesRequest:
     if wire.thinking != NULL:
         thinking = _THINKING.read(wire.thinking, "thinking", unknown)
     output_config = _output_config(wire, unknown)
+    user_id = _user_id(wire.metadata)
+    if wire.metadata != NULL and not user_id:  # of a user's id the dialect says what became of it
+        unknown["metadata"] = None
     request = MessagesRequest(
         model=wire.model,
         max_tokens=wire.max_tokens,
@@ -156,7 +159,7 @@ def parse(body: bytes, *, counting: bool = False) -> MessagesRequest:
         top_k=wire.top_k,
         thinking=thinking,
         output_config=output_config,
-        user_id=_user_id(wire.metadata),
+        user_id=user_id,
         ignored=tuple(unknown),
         degraded=tuple(degraded),
     )
@@ -170,7 +173,6 @@ def parse(body: bytes, *, counting: bool = False) -> MessagesRequest:
 
 class _Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unused: ClassVar[tuple[str, ...]] = (
-        "metadata",
         "service_tier",
         "speed",
         "cache_control",
@@ -277,10 +279,15 @@ def _output_config(wire: _Body, unknown: dict[str, None]) -> OutputConfig:
     config = _OutputConfig()
     if wire.output_config != NULL:
         config = _OUTPUT_CONFIG.read(wire.output_config, "output_config", unknown)
-    for raw, path in ((config.format, "output_config.format"), (wire.output_format, "output_format")):
-        if raw != NULL:
-            return OutputConfig(config.effort, _OUTPUT_FORMAT.read(raw, path, unknown))
-    return OutputConfig(config.effort)
+    if config.format != NULL:
+        if wire.output_format != NULL:  # both at once: the newer one counts
+            unknown["output_format"] = None
+        wanted = _OUTPUT_FORMAT.read(config.format, "output_config.format", unknown)
+    elif wire.output_format != NULL:
+        wanted = _OUTPUT_FORMAT.read(wire.output_format, "output_format", unknown)
+    else:
+        wanted = None
+    return OutputConfig(config.effort, wanted)
 
 
 def _edits(raw: Raw, unknown: dict[str, None]) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, inspect
 
 from antiphon.core.parts import Fault
 
@@ -58,6 +58,7 @@ class Shape(Generic[S]):
         self._classes = {str(each.__struct_config__.tag): each for each in classes}
         self._only = classes[0]
         self._unused: dict[type, tuple[str, ...]] = {each: getattr(each, "unused", ()) for each in classes}
+        self._integers: dict[type, list[str]] = {each: _integers_of(each) for each in classes}
 
     def read(self, raw: bytes | Raw, path: str, unknown: dict[str, None]) -> S:
         """The object as a struct. Raises RequestError, also for a `type` that no class has."""
@@ -94,6 +95,9 @@ class Shape(Generic[S]):
         for name in members:
             if name not in known:
                 unknown[starred(f"{path}.{printable(name)}".lstrip("."))] = None
+        for name in self._integers[chosen]:
+            if name in members:
+                members[name] = _whole(members[name])
         # A dict keeps the last of two equal keys, as every reader of JSON does that accepts them.
         kept = msgspec.json.encode({name: value for name, value in members.items() if name in known})
         try:
@@ -146,6 +150,8 @@ _INDEX = re.compile(r"\.\d+(?=\.|$)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _STRING = msgspec.json.Decoder(str)
+_FLOAT = msgspec.json.Decoder(float)
+_EXACT = 2**53  # from here on a float does not say which integer was meant
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # An escaped backslash first, so that the `\ud800` of `\\ud800` is not taken for an escape; then a whole
 # pair; what is left after both is half of one.
@@ -166,6 +172,26 @@ def _union(classes: tuple[type[S], ...]) -> Any:
     for each in classes[1:]:
         union |= each
     return union
+
+
+def _integers_of(each: type[Struct]) -> list[str]:
+    """The members that take an integer and no other number."""
+    found = []
+    for member in inspect.type_info(each).fields:  # type: ignore[attr-defined]  # a Struct's info has fields
+        kinds = member.type.types if isinstance(member.type, inspect.UnionType) else (member.type,)
+        names = {type(kind) for kind in kinds}
+        if inspect.IntType in names and inspect.FloatType not in names:
+            found.append(member.name)
+    return found
+
+
+def _whole(raw: Raw) -> Raw:
+    """`1000.0` and `1e3` as `1000`, as every reader has it that knows one kind of number; else unchanged."""
+    try:
+        value = _FLOAT.decode(raw)
+    except msgspec.DecodeError:
+        return raw
+    return Raw(b"%d" % int(value)) if value.is_integer() and abs(value) < _EXACT else raw
 
 
 def _members(raw: bytes | Raw, path: str) -> dict[str, Raw]:

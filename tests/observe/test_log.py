@@ -1,0 +1,123 @@
+"""Log lines: JSON where JSON was asked for, from structlog and from the standard library, and no content."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+
+import pytest
+import structlog
+
+from antiphon.observe.log import configure, log_bug
+
+SECRET = "PROMPT-AND-KEY-9f3"
+
+
+@pytest.fixture
+def said(capsys):
+    """Asked for what was written to standard error; the process's logging is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
+    yield lambda: capsys.readouterr().err
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.configure(**before)
+
+
+def lines(said: Callable[[], str]) -> list[dict]:
+    return parsed(said())
+
+
+def parsed(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def fail_with_content() -> None:
+    prompt = SECRET  # a local variable of the frame: tracebacks must not show it
+    raise ValueError(f"cannot handle {prompt!r}")
+
+
+def test_a_line_is_json(said) -> None:
+    configure(level="info", as_json=True)
+    structlog.get_logger("antiphon.t").info("exchange", model='a"b\nc\u2028', counts={"late": 1}, none=None)
+    (line,) = lines(said)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "exchange",
+        "level": "info",
+        "model": 'a"b\nc\u2028',
+        "counts": {"late": 1},
+        "none": None,
+    }
+
+
+def test_lines_of_the_standard_library_are_json_too(said) -> None:
+    configure(level="info", as_json=True)
+    logger = logging.getLogger("uvicorn.error")
+    logger.warning("port %d is\ntaken", 8080)
+    try:
+        raise OSError("no")
+    except OSError:
+        logger.exception("it failed")
+    first, second = lines(said)
+    assert (first["event"], first["level"]) == ("port 8080 is\ntaken", "warning")
+    assert (second["event"], second["level"]) == ("it failed", "error")
+    assert "OSError: no" in second["exception"]
+
+
+def test_exceptions_are_part_of_their_line(said) -> None:
+    configure(level="info", as_json=True)
+    try:
+        raise OSError("no")
+    except OSError:
+        structlog.get_logger().exception("it failed")
+    (line,) = lines(said)
+    assert "OSError: no" in line["exception"]
+
+
+@pytest.mark.parametrize(("level", "heard"), [("debug", 4), ("info", 3), ("WARNING", 2), ("error", 1)])
+def test_levels(said, level, heard) -> None:
+    configure(level=level, as_json=True)
+    log = structlog.get_logger()
+    for name in ("debug", "info", "warning", "error"):
+        getattr(log, name)("x")
+    assert len(lines(said)) == heard
+
+
+def test_libraries_are_heard_from_warning_on(said) -> None:
+    configure(level="debug", as_json=True)
+    for name in ("debug", "info", "warning"):
+        getattr(logging.getLogger("asyncio"), name)("x")
+    assert [line["level"] for line in lines(said)] == ["warning"]
+
+
+def test_for_people_it_is_one_line_without_colours_on_a_pipe(said) -> None:
+    configure(level="info", as_json=False)
+    structlog.get_logger().info("exchange", model="m", status=200)
+    logging.getLogger("uvicorn.error").warning("port taken")
+    text = said()
+    assert "\x1b" not in text
+    first, second = text.splitlines()
+    assert "exchange" in first
+    assert "model=m" in first
+    assert "port taken" in second
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_bug_is_a_traceback_without_what_it_said(said, as_json) -> None:
+    configure(level="info", as_json=as_json)
+    with contextlib.suppress(ValueError):
+        try:
+            fail_with_content()
+        except ValueError as error:
+            log_bug(structlog.get_logger("antiphon.t"), error, request_id="req_1")
+            raise
+    text = said()
+    assert SECRET not in text
+    for told in ("internal", "req_1", "ValueError", "fail_with_content"):
+        assert told in text
+    if as_json:
+        (line,) = parsed(text)
+        assert line["level"] == "error"

@@ -1,0 +1,310 @@
+"""Every metric is moved by something, described in the docs, bounded in its labels, and free of content."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from antiphon.observe.metrics import CONTENT_TYPE, MODELS, OTHER, Metrics
+from antiphon.observe.record import ExchangeRecord
+from antiphon.server.admission import Slots
+from server.harness import House, on_both_loops, on_uvloop, until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Upstream:
+    def __init__(self, slots: int) -> None:
+        self.slots = Slots("up", slots)
+
+
+def metrics_of(*models: str, **upstreams: Upstream) -> Metrics:
+    return Metrics(known_models=lambda: set(models), upstreams=lambda: upstreams)
+
+
+def record(**fields) -> ExchangeRecord:
+    """An exchange that did everything right, on the clock 100.0."""
+    whole = {
+        "request_id": "req_1",
+        "model": "m",
+        "upstream": "up",
+        "streaming": True,
+        "began": 100.0,
+        "granted": 102.0,
+        "sent": 102.5,
+        "first_token": 103.0,
+        "ended": 107.0,
+        "phase": "streaming",
+        "cause": "finished",
+        "status": 200,
+        "input_tokens": 30,
+        "output_tokens": 5,
+        "cached_tokens": 7,
+        "thinking_tokens": 2,
+    }
+    return ExchangeRecord(**{**whole, **fields})
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def moved(metrics: Metrics, before: dict) -> dict:
+    """What an observation changed: metric name and labels to the difference."""
+    after = samples(metrics)
+    return {
+        (name, *(value for _, value in labels)): after[name, labels] - before.get((name, labels), 0.0)
+        for name, labels in after
+        if after[name, labels] != before.get((name, labels))
+    }
+
+
+def observed(given: ExchangeRecord) -> dict:
+    metrics = metrics_of("m")
+    before = samples(metrics)
+    metrics.observe(given)
+    return moved(metrics, before)
+
+
+# --- What moves ---------------------------------------------------------------------------------------
+
+
+def test_an_exchange_that_finished() -> None:
+    # Labels stand in the order of their names.
+    assert observed(record()) == {
+        ("antiphon_requests_total", "m", "finished", "messages", "up"): 1,
+        ("antiphon_queue_wait_seconds_count", "up"): 1,
+        ("antiphon_queue_wait_seconds_sum", "up"): 2,
+        ("antiphon_time_to_first_token_seconds_count", "m", "up"): 1,
+        ("antiphon_time_to_first_token_seconds_sum", "m", "up"): 3,
+        ("antiphon_request_duration_seconds_count", "m", "up"): 1,
+        ("antiphon_request_duration_seconds_sum", "m", "up"): 7,
+        ("antiphon_inter_token_seconds_count", "m", "up"): 1,
+        ("antiphon_inter_token_seconds_sum", "m", "up"): 1,  # four gaps in four seconds
+        ("antiphon_tokens_total", "input", "m", "up"): 30,
+        ("antiphon_tokens_total", "cached", "m", "up"): 7,
+        ("antiphon_tokens_total", "output", "m", "up"): 5,
+        ("antiphon_tokens_total", "thinking", "m", "up"): 2,
+    }
+
+
+def test_an_exchange_that_was_given_up_in_the_queue() -> None:
+    nothing = {"granted": None, "sent": None, "first_token": None, "output_tokens": 0, "input_tokens": 0}
+    nothing |= {"cached_tokens": 0, "thinking_tokens": 0}
+    assert observed(record(phase="queued", cause="client", **nothing)) == {
+        ("antiphon_requests_total", "m", "client", "messages", "up"): 1,
+        ("antiphon_request_duration_seconds_count", "m", "up"): 1,
+        ("antiphon_request_duration_seconds_sum", "m", "up"): 7,
+        ("antiphon_cancellations_total", "client", "queued"): 1,
+    }
+
+
+def test_what_was_mended_estimated_and_lost() -> None:
+    plain = observed(record())
+    odd = observed(
+        record(
+            estimated=("input", "output"),
+            counts=Counter(late_fragment=2, call_split=1),
+            degraded=("top_k", "tools.0"),
+            ignored=("metadata",),
+        )
+    )
+    assert {key: odd[key] for key in odd if key not in plain} == {
+        ("antiphon_estimated_usage_total", "input", "up"): 1,
+        ("antiphon_estimated_usage_total", "output", "up"): 1,
+        ("antiphon_stream_oddities_total", "late_fragment", "up"): 2,
+        ("antiphon_stream_oddities_total", "call_split", "up"): 1,
+        ("antiphon_request_losses_total", "degraded", "up"): 1,
+        ("antiphon_request_losses_total", "ignored", "up"): 1,
+    }
+
+
+@pytest.mark.parametrize("given", [{"output_tokens": 1}, {"cause": "client"}, {"first_token": None}])
+def test_no_pace_where_there_is_none(given) -> None:
+    assert not [key for key in observed(record(**given)) if key[0].startswith("antiphon_inter_token")]
+
+
+def test_slots_are_read_from_the_leases() -> None:
+    up = Upstream(3)
+    metrics = metrics_of("m", up=up)
+    leases = []
+    for number in range(5):
+        up.slots.request(f"req_{number}", leases.append)
+    leases[0].drain(None)
+    values = {
+        key[0] + "".join(value for _, value in key[1]): value for key, value in samples(metrics).items()
+    }
+    assert values["antiphon_slotsheldup"] == 2
+    assert values["antiphon_slotsdrainingup"] == 1
+    assert values["antiphon_slotsfreeup"] == 0
+    assert values["antiphon_slots_limitup"] == 3
+    assert values["antiphon_queue_lengthup"] == 2
+    up.slots.set_slots(1)  # fewer than are used: never a negative gauge
+    assert {value for (name, _), value in samples(metrics).items() if name == "antiphon_slots"} == {2, 1, 0}
+
+
+@on_both_loops
+async def test_from_a_clients_leaving_to_the_close_of_its_upstream() -> None:
+    async with House(slots=2) as house:
+        client = await house.ask()
+        visit = await house.visit()
+        visit.head()
+        visit.text("Hi")
+        await client.event("content_block_delta")
+        queued = [await house.ask("fills the slot"), await house.ask("waits")]
+        await house.visit()
+        await house.waiting(1)
+
+        def closings() -> float:
+            return samples(house.gateway.metrics)["antiphon_client_gone_to_upstream_closed_seconds_count", ()]
+
+        assert closings() == 0
+        queued[1].rst()  # has no upstream connection to close
+        await house.waiting(0)
+        client.rst()
+        await visit.closed.wait()
+        await until(lambda: closings() == 1)
+        queued[0].rst()
+        await until(lambda: closings() == 2)
+
+
+@on_uvloop
+async def test_an_operators_cancel_is_no_clients_leaving() -> None:
+    async with House() as house:
+        client = await house.ask()
+        visit = await house.visit()
+        house.exchange().close("operator")
+        await visit.closed.wait()
+        await client.response()
+        await house.check()
+        counts = samples(house.gateway.metrics)
+        assert counts["antiphon_client_gone_to_upstream_closed_seconds_count", ()] == 0
+
+
+@on_uvloop
+async def test_the_ticker_measures_the_loop() -> None:
+    async with House(limits={"tick": 0.01}) as house:
+        await until(
+            lambda: samples(house.gateway.metrics)["antiphon_loop_lag_seconds_count", ()] > 1,
+        )
+
+
+# --- What can be a label ------------------------------------------------------------------------------
+
+
+def models_in(metrics: Metrics) -> set[str]:
+    return {
+        value
+        for (_, labels) in samples(metrics)
+        for name, value in labels
+        if name == "model"
+    }  # fmt: skip
+
+
+def test_made_up_models_are_one_label() -> None:
+    metrics = metrics_of("m")
+    for number in range(10_000):
+        metrics.observe(record(model=f"made-up-{number}"))
+    metrics.observe(record(model="m"))
+    assert models_in(metrics) == {"m", OTHER}
+    assert len(samples(metrics)) < 50
+
+
+def test_the_first_of_many_listed_models_are_labels() -> None:
+    listed = [f"listed-{number}" for number in range(MODELS + 100)]
+    metrics = metrics_of(*listed)
+    for name in [*listed, *listed]:
+        metrics.observe(record(model=name))
+    assert models_in(metrics) == {*listed[:MODELS], OTHER}
+
+
+def test_a_model_and_its_alias_are_one_label() -> None:
+    metrics = metrics_of("qwen", "claude-own")
+    for name in ("qwen", "claude-qwen", "claude-own", "claude-claude-own", "claude-other"):
+        metrics.observe(record(model=name))
+    assert models_in(metrics) == {"qwen", "claude-own", OTHER}
+
+
+# --- The exposition -----------------------------------------------------------------------------------
+
+
+def test_no_series_about_when_a_series_began() -> None:
+    metrics = metrics_of("m")
+    metrics.observe(record())
+    assert b"_created" not in metrics.exposition()
+
+
+@on_uvloop
+async def test_nothing_of_a_request_or_an_answer_is_in_it() -> None:
+    async with House() as house:
+        client = await house.client()
+        secrets = ("PROMPT-9f3", "ANSWER-9f3", "KEY-9f3", "SESSION-9f3", "MODEL-9f3", "TOOL-9f3", "FAULT-9f3")
+        prompt, answer, key, session, model, tool, fault = secrets
+        headers = f"x-api-key: {key}\r\nx-claude-code-session-id: {session}\r\n"
+        from server.harness import post
+
+        tools = [
+            {"name": tool, "input_schema": {"type": "object"}},
+            {"type": tool + "_20250101", "name": "x"},
+        ]
+        client.send(post(prompt, headers=headers, model=model, tools=tools, unknown_field=prompt))
+        visit = await house.visit()
+        visit.answer(answer)
+        assert answer in (await client.response()).text
+        client.send(post(prompt, headers=headers, model=model))
+        (await house.visit()).refuse(500, b'{"error":{"message":"%b"}}' % fault.encode())
+        assert (await client.response()).status == 500
+        client.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        page = (await client.response()).body.decode()
+        assert "antiphon_requests_total" in page
+        assert [secret for secret in secrets if secret.lower() in page.lower()] == []
+
+
+def test_the_content_type_is_the_formats() -> None:
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+    assert CONTENT_TYPE == CONTENT_TYPE_PLAIN_0_0_4
+
+
+# --- The page -----------------------------------------------------------------------------------------
+
+
+def _generator():
+    spec = importlib.util.spec_from_file_location("docs_generate_metrics", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_metric_has_a_row_in_the_docs() -> None:
+    rows = [
+        line.split(" | ") for line in (ROOT / "docs/metrics.md").read_text().split("\n") if line[:4] == "| `a"
+    ]
+    told = {row[0].strip("| `"): {label.strip("` ") for label in row[2].split(",")} - {""} for row in rows}
+    metrics = metrics_of("m", up=Upstream(1))
+    metrics.observe(
+        record(cause="client", degraded=("x",), estimated=("input",), counts=Counter(call_split=1))
+    )
+    metrics.observe(record())
+    shown = {
+        name.removesuffix("_count").removesuffix("_sum"): {label for label, _ in labels}
+        for name, labels in samples(metrics)
+    }
+    assert told == shown
+
+
+def test_the_table_is_fresh() -> None:
+    table = _generator().SECTIONS["metrics"]()
+    assert table in (ROOT / "docs/metrics.md").read_text()
