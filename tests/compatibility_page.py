@@ -157,7 +157,7 @@ PLACES = {
     "in an assistant turn": _assistant,
     "in a tool result": _tool_result,
     "in a `system` turn": lambda example: {
-        "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": example or [TEXT]}]
+        "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": example}]
     },
 }
 

@@ -110,6 +110,9 @@ def check_messages(messages: list[dict], quirks: Quirks) -> None:
         assert role != before or role in {"tool", "system"}, f"two messages of the {role} in a row"
         before = role
         allowed = ROLES[role] | (reasoning if role == "assistant" else set())
+        if quirks.prefill_mark is not None and message is messages[-1] and role == "assistant":
+            assert message[quirks.prefill_mark] is True
+            allowed |= {quirks.prefill_mark}
         assert set(message) <= allowed, set(message) - allowed
         if role == "tool":
             assert message["tool_call_id"] == waiting.pop(0)

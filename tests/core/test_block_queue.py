@@ -1,5 +1,6 @@
 """What is held, what is counted, and opaque state; starts and stops are in test_stream_tables."""
 
+import sys
 from collections import Counter
 
 from antiphon.core import own_faults
@@ -54,6 +55,19 @@ class TestHeld:
         stream = self.stream()
         stream.receive([ToolArgs(0, "x" * 11)])
         assert stream.fault is not None and not stream.committed
+
+    def test_pieces_cost_what_their_characters_do(self):
+        stream = new_stream()
+        stream.receive([ToolOpen(0, "a", "f"), ToolArgs(0, '{"x":')])
+        pieces = [Text(piece) for piece in "a bc déf. 😀"]
+        for _ in range(2**15):
+            stream.receive(pieces)
+        pending = stream._blocks._tail.pending
+        text = "".join(pending)
+        assert text == "a bc déf. 😀" * 2**15
+        assert sys.getsizeof(pending) + sum(map(sys.getsizeof, pending)) <= 2 * sys.getsizeof(text)
+        stream.receive([ToolArgs(0, "1}"), *OVER])
+        assert [event.s for event in stream.take() if isinstance(event, TextDelta)] == [text]
 
     def test_a_good_end_comes_first(self):
         stream = self.stream()

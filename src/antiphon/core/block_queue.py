@@ -32,6 +32,9 @@ from antiphon.core.usage import Tally
 
 _HELD, _LIVE, _STOPPED = State
 
+LOOSE = 256
+"""Pieces that a block holds one by one: a token as an object of its own takes a dozen times its length."""
+
 # What is done with a block. delta: text of its own; whole: its arguments became one JSON object; next: a
 # later block has content; finish: the message ends well; late: text behind its whole arguments.
 # fmt: off
@@ -214,7 +217,11 @@ class BlockQueue:
 
     def _keep(self, block: Block, text: str) -> None:
         size = len(text)
-        block.pending.append(text)
+        pending = block.pending
+        pending.append(text)
+        if len(pending) - block.folded >= LOOSE:
+            pending[block.folded :] = ["".join(pending[block.folded :])]
+            block.folded += 1
         block.size += size
         self.pending += size
         if block.state is _HELD:
@@ -272,6 +279,7 @@ class BlockQueue:
         if block.size:
             text = block.pending[0] if len(block.pending) == 1 else "".join(block.pending)
             block.pending.clear()
+            block.folded = 0
             self.pending -= block.size
             block.size = 0
             events.append(_DELTA[block.kind](block.index, text))

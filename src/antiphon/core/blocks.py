@@ -31,12 +31,13 @@ class State(StrEnum):
 class Block:
     """`kind` is `text`, `thinking` or `tool_use`. `pending` is what was received and not yet taken."""
 
-    __slots__ = ("index", "kind", "pending", "signature", "size", "state")
+    __slots__ = ("folded", "index", "kind", "pending", "signature", "size", "state")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.state = State.HELD
         self.pending: list[str] = []
+        self.folded = 0  # how many of `pending`, from its start on, were made of many
         self.size = 0  # of `pending`, in characters
         self.index = -1  # on the wire; given when it starts there
         self.signature = ""

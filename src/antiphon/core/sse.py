@@ -26,10 +26,22 @@ class SseDecoder:
     `overflow`: a frame grew past that, the upstream is broken or hostile. Nothing more is decoded.
     """
 
-    __slots__ = ("_after_cr", "_bom", "_data", "_event", "_max", "_size", "_tail", "_tail_size", "overflow")
+    __slots__ = (
+        "_after_cr",
+        "_bom",
+        "_data",
+        "_event",
+        "_idle",
+        "_max",
+        "_size",
+        "_tail",
+        "_tail_size",
+        "overflow",
+    )
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.overflow = False
+        self._idle = False  # the last read ended with a frame: nothing before it is part of the next one
         self._max = max_frame
         self._tail: list[bytes] = []  # pieces of a line whose end has not come
         self._tail_size = 0
@@ -39,8 +51,28 @@ class SseDecoder:
         self._after_cr = False
         self._bom: bytes | None = b""  # what may still be the start of a BOM; None once decided
 
+    def lone(self, chunk: bytes) -> bytes | None:
+        """The data of a read that is one whole frame of one `data: ` line, as nearly every one is.
+
+        None: it is something else, or belongs to what came before; then `feed` takes it.
+        """
+        if (
+            self._idle
+            and chunk.startswith(b"data: ")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.endswith(b"\n")
+            and b"\r" not in chunk
+            and len(chunk) <= self._max
+        ):
+            return chunk[6:-2]
+        return None
+
     def feed(self, chunk: bytes) -> list[Frame]:
         """Take the next bytes of the body and return the frames that they complete."""
+        data = self.lone(chunk)
+        return [(b"", data)] if data is not None else self._split(chunk)
+
+    def _split(self, chunk: bytes) -> list[Frame]:
         if self.overflow:
             return []
         if self._bom is not None:
@@ -66,6 +98,7 @@ class SseDecoder:
                 continue
             if self._size + len(line) > self._max:
                 self.overflow = True
+                self._idle = False
                 return frames
             if line.startswith(b"data: "):
                 data.append(line[6:])
@@ -77,6 +110,7 @@ class SseDecoder:
             self._tail_size += len(rest)
             if self._size + self._tail_size > self._max:
                 self.overflow = True
+        self._idle = self._bom is None and not (self._tail or data or self._event or self._after_cr)
         return frames
 
     def flush(self) -> list[Frame]:

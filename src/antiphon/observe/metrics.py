@@ -32,7 +32,8 @@ from antiphon.server.routing import ALIAS
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MODELS = 200  # model names that may become labels; hosted upstreams list more
 OTHER = "other"
-disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types. In this format each would be one more series that nobody looks at
+# In this format a "_created" would be one more series for each, and nobody looks at them.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves its type out
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 _CLOSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)

@@ -40,7 +40,7 @@ def share(scope: Any) -> str:
 
 
 def priority(headers: Headers, chat: ChatRequest) -> Priority:
-    """What `antiphon-priority` asks for; without it, or with a word unknown here, what the request is like."""
+    """What `antiphon-priority` asks for; without it, or with an unknown word, what the request is like."""
     for name, value in headers:
         if name == b"antiphon-priority" and value.strip().lower() in _PRIORITIES:
             return _PRIORITIES[value.strip().lower()]

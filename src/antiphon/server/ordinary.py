@@ -17,6 +17,7 @@ from starlette.routing import Route as Path
 from antiphon.core import own_faults
 from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
+from antiphon.core.scrub import legible
 from antiphon.observe.metrics import CONTENT_TYPE
 from antiphon.server.catalog import model_fields, page
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from antiphon.server.upstreams import Upstream
 
 PREFIXES = ("", "/llm")
+_LONGEST_PAGE = 1000  # protocol: Messages API, GET /v1/models, `limit`
 
 
 class OrdinaryRoutes:
@@ -59,12 +61,13 @@ class OrdinaryRoutes:
 
     async def _models(self, request: Request) -> Response:
         query = request.query_params
-        limit = query.get("limit", "20")
-        if not limit.isdecimal() or not 1 <= int(limit) <= 1000:
-            return _refuse(own_faults.invalid_request("limit: must be from 1 to 1000"), request)
+        limit = _page_size(query.get("limit", "20"))
+        if limit is None:
+            said = f"limit: must be from 1 to {_LONGEST_PAGE}"
+            return _refuse(own_faults.invalid_request(said), request)
         listed = page(
             await self._gateway.backend.models(),
-            limit=int(limit),
+            limit=limit,
             after_id=query.get("after_id"),
             before_id=query.get("before_id"),
         )
@@ -75,7 +78,7 @@ class OrdinaryRoutes:
         for model in await self._gateway.backend.models():
             if model.id == wanted:
                 return JSONResponse(model_fields(model))
-        return _refuse(Fault("not_found_error", f"model: {wanted}", 404), request)
+        return _refuse(Fault("not_found_error", f"model: {legible(wanted, limit=200)}", 404), request)
 
     async def _slots(self, request: Request) -> Response:
         upstreams = self._gateway.backend.upstreams
@@ -128,6 +131,11 @@ class OrdinaryRoutes:
                 exchange.close("operator")
                 return JSONResponse({"cancelled": wanted})
         return _refuse(Fault("not_found_error", "no such lease", 404), request)
+
+
+def _page_size(asked: str) -> int | None:
+    digits = asked.isascii() and asked.isdigit() and len(asked) <= len(str(_LONGEST_PAGE))
+    return int(asked) if digits and 1 <= int(asked) <= _LONGEST_PAGE else None
 
 
 async def _empty(request: Request) -> Response:

@@ -197,7 +197,7 @@ def test_unknown_blocks_of_the_assistant_are_never_refused():
 
 
 def test_a_number_beyond_all_bounds_in_a_foreign_block():
-    whole = b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"mcp_tool_result","content":1e999},{"type":"text","text":"a"}]}]}'
+    whole = b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"mcp_tool_result","content":1e999},{"type":"text","text":"a"}]},{"role":"user","content":"r"}]}'
     out = encode(parse(whole), GENERIC)
     assert out.degraded == ("messages.1.content.0",)
 

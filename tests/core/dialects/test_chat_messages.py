@@ -66,9 +66,66 @@ def test_a_system_turn_never_comes_between_a_call_and_its_result():
     assert (in_place[3]["content"], in_place[4]["content"]) == ("note", "go")
 
 
-def test_what_a_system_turn_cannot_hold_is_degraded():
-    out = outcome(user("q"), system(text("n"), {"type": "tool_addition", "name": "x"}))
-    assert out.degraded == ("messages.1.content.1",)
+FOUND = {"type": "search_result", "source": "s", "title": "t", "content": [text("Found.")]}
+SUMMARY = {"type": "compaction", "content": "So far: all well."}
+
+
+def paper(*content):
+    return {"type": "document", "source": {"type": "content", "content": list(content)}}
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        (paper(text("All of it.")), "<document>\nAll of it.\n</document>"),
+        (
+            FOUND,
+            "<search_result>\n<source>s</source>\n<title>t</title>\nFound.\n</search_result>",
+        ),
+        (SUMMARY, "So far: all well."),
+    ],
+)
+def test_a_system_turn_may_hold_whatever_is_text(block, words):
+    in_place = replace(GENERIC, system_turns="in_place")
+    for turns, to, expected in (
+        ((user("q"), system(block)), GENERIC, [said(f"q\n<system-reminder>\n{words}\n</system-reminder>")]),
+        ((user("q"), system(block)), in_place, [said("q"), {"role": "system", "content": words}]),
+        ((system(block), user("q")), GENERIC, [{"role": "system", "content": words}, said("q")]),
+    ):
+        assert sent(*turns, to=to) == expected
+        assert outcome(*turns, to=to).degraded == ()
+
+
+def test_an_image_of_a_system_turn_stands_in_the_user_turn_or_is_refused():
+    parts = sent(user("q"), system(picture(), text("n")))[0]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url", "text"]
+    refused = "image: a system message can hold text only"
+    in_place = replace(GENERIC, system_turns="in_place")
+    for block in (picture(), paper(text("t"), picture())):
+        assert refusal(system(text("n"), block), user("q")) == f"messages.0.content.1: {refused}"
+        assert refusal(user("q"), system(block), to=in_place) == f"messages.1.content.0: {refused}"
+    assert refusal(user("q"), system(picture()), to=replace(GENERIC, images="none")).startswith(
+        "messages.1.content.0: image: "
+    )
+
+
+def test_what_a_system_turn_cannot_hold_is_refused_by_its_path():
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    for block in (
+        {"type": "document", "source": pdf},
+        {"type": "container_upload", "file_id": "file_1"},
+        {"type": "new_block"},
+        {"type": "thinking", "thinking": "t"},
+        call(),
+        result(),
+    ):
+        assert refusal(user("q"), system(text("n"), block)).startswith("messages.1.content.1")
+
+
+def test_what_no_model_reads_is_ignored_in_a_system_turn():
+    fallback = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}
+    out = outcome(user("q"), system(fallback))
+    assert (out.ignored, out.degraded) == (("messages.*.content.*",), ())
 
 
 # --- turns ---------------------------------------------------------------------------------------------------
@@ -128,7 +185,8 @@ def test_a_turn_that_only_calls_has_null_content():
 
 def test_arguments_are_the_same_json_without_white_space():
     block = '{"type":"tool_use","id":"a","name":"f","input": { "z" : 1.00000000000000000001, "a":[ 12345678901234567890123, "x  y" ] }}'
-    whole = '{"model":"m","max_tokens":1,"messages":[{"role":"assistant","content":[' + block + "]}]}"
+    turns = '{"role":"assistant","content":[%s]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}'
+    whole = '{"model":"m","max_tokens":1,"messages":[' + turns % block + "]}"
     message = json.loads(encode(parse(whole.encode()), GENERIC).body)["messages"][0]
     assert (
         message["tool_calls"][0]["function"]["arguments"]
@@ -141,7 +199,8 @@ def test_a_call_without_input_has_empty_arguments():
         {"type": "tool_use", "id": "a", "name": "f"},
         {"type": "tool_use", "id": "a", "name": "f", "input": None},
     ):
-        assert sent(user("q"), assistant(block))[1]["tool_calls"][0]["function"]["arguments"] == "{}"
+        messages = sent(user("q"), assistant(block), user(result()))
+        assert messages[1]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_results_come_first_and_in_the_order_of_the_calls():
@@ -229,8 +288,12 @@ def test_calls_and_results_must_pair():
     assert "ids must be unique: a" in refusal(user("q"), assistant(call()), assistant(call()), user(result()))
 
 
-def test_the_last_turn_may_call_without_an_answer():
-    assert sent(user("q"), assistant(call()))[-1]["tool_calls"][0]["id"] == "a"
+def test_a_last_turn_that_calls_is_refused_too():
+    calls = (user("q"), assistant(text("x"), call("a")))
+    assert refusal(*calls) == UNANSWERED.format(1, "a")
+    assert refusal(*calls, assistant("y")) == UNANSWERED.format(1, "a")
+    assert refusal(*calls, user("")) == UNANSWERED.format(1, "a")
+    assert refusal(*calls, system("n")) == UNANSWERED.format(1, "a")
 
 
 def test_blocks_on_the_wrong_side_are_refused():

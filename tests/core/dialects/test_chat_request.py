@@ -7,7 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.core.dialects.chat_request import encode
-from antiphon.core.dialects.quirks import GENERIC, LLAMACPP, MISTRAL, OLLAMA, OPENAI, SGLANG, VLLM
+from antiphon.core.dialects.quirks import (
+    GENERIC,
+    LLAMACPP,
+    MISTRAL,
+    OLLAMA,
+    OPENAI,
+    SGLANG,
+    VLLM,
+    by_name,
+    names,
+)
 from antiphon.core.surfaces.messages.request import RequestError, parse
 
 REQUESTS = pathlib.Path(__file__).parents[2] / "data" / "requests"
@@ -96,8 +106,19 @@ def test_nothing_of_the_client_but_its_question_travels():
         VLLM,
     )
     assert b"secret" not in out.body
-    assert out.ignored == ("zz", "metadata", "service_tier")
+    assert out.ignored == ("zz", "service_tier", "metadata")
     assert out.degraded == ("container",)
+
+
+def test_metadata_is_ignored_unless_a_pseudonym_went_out():
+    def ignored(row, metadata, pseudonym=str.upper):
+        return encode(request(metadata=metadata), row, pseudonym=pseudonym).ignored
+
+    assert ignored(OPENAI, {"user_id": "u"}) == ()
+    assert ignored(OPENAI, {"user_id": "u"}, None) == ("metadata",)
+    assert ignored(GENERIC, {"user_id": "u"}) == ("metadata",)
+    for empty in ({}, {"user_id": None}, {"user_id": ""}, {"user_id": 1}, {"other": "u"}):
+        assert ignored(OPENAI, empty) == ("metadata",)
 
 
 # --- structured output -------------------------------------------------------------------------------------
@@ -113,6 +134,13 @@ def test_a_json_schema_for_the_answer(fields):
     out = encode(request(**fields), without)
     assert b"response_format" not in out.body
     assert out.degraded == ("output_config.format",)
+
+
+def test_the_newer_of_two_formats_counts():
+    other = {"type": "json_schema", "schema": {"type": "array"}}
+    out = encode(request(output_config={"format": FORMAT}, output_format=other), GENERIC)
+    assert json.loads(out.body)["response_format"]["json_schema"]["schema"] == FORMAT["schema"]
+    assert out.ignored == ("output_format",)
 
 
 # --- thinking -------------------------------------------------------------------------------------------------
@@ -176,13 +204,31 @@ def test_a_trailing_assistant_turn_is_continued():
         body = sent(*turns, to=row)
         assert body["messages"][-1] == {"role": "assistant", "content": "1, 2,"}
         assert not flags.keys() & body.keys()
+    body = sent(*turns, to=MISTRAL)
+    assert body["messages"][-1] == {"role": "assistant", "content": "1, 2,", "prefix": True}
+    assert "prefix" not in json.dumps(sent(*turns, {"role": "user", "content": "go on"}, to=MISTRAL))
 
 
-def test_an_empty_or_calling_last_turn_is_no_prefill():
+def test_a_client_is_told_where_its_last_turn_may_not_be_continued():
+    turns = (
+        {"role": "user", "content": "Count"},
+        {"role": "assistant", "content": "1,"},
+        {"role": "assistant", "content": "2,"},
+        {"role": "assistant", "content": ""},
+    )
+    told = {row.name for row in map(by_name, names()) if encode(request(*turns), row).degraded}
+    assert told == {"generic", "ollama", "openai"}
+    assert encode(request(*turns), GENERIC).degraded == ("messages.2",)
+    answered = encode(request(*turns, {"role": "user", "content": "go on"}), GENERIC)
+    assert answered.degraded == ()
+
+
+def test_an_empty_last_turn_is_no_prefill():
     user = {"role": "user", "content": "q"}
-    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-    for last in ([], [{"type": "text", "text": ""}], [call]):
-        assert "continue_final_message" not in sent(user, {"role": "assistant", "content": last}, to=VLLM)
+    for last in ([], [{"type": "text", "text": ""}]):
+        turns = (user, {"role": "assistant", "content": last})
+        assert "continue_final_message" not in sent(*turns, to=VLLM)
+        assert encode(request(*turns), GENERIC).degraded == ()
 
 
 # --- the estimate ----------------------------------------------------------------------------------------------------

@@ -221,6 +221,36 @@ def test_a_deferred_tool_that_was_used_or_is_forced_is_there():
     assert names(FINDER, LATER, tool_choice={"type": "tool", "name": "later"}) == ["ToolSearch", "later"]
 
 
+def added(*changes):
+    return [{"role": "user", "content": "q"}, {"role": "system", "content": list(changes)}]
+
+
+ADDITION = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "later"}}
+
+
+def test_a_deferred_tool_that_a_system_turn_adds_is_there():
+    assert names(FINDER, LATER, messages=added(ADDITION)) == ["ToolSearch", "later"]
+    assert names(F, LATER, LATER | {"name": "other"}, messages=added(ADDITION)) == ["f", "later"]
+    for tools in ((FINDER, LATER), (F, {"name": "later", "input_schema": OBJECT})):
+        assert outcome(*tools, messages=added(ADDITION)).degraded == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "unknown"}},
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": F}},
+        {"type": "tool_addition", "tool": {"type": "mcp_tool_reference", "server_name": "s", "name": "later"}},
+        {"type": "tool_addition"},
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "later"}},
+    ],
+)
+def test_other_changes_of_tools_are_degraded(change):
+    out = outcome(FINDER, LATER, messages=added({"type": "text", "text": "n"}, change))
+    assert out.degraded == ("messages.1.content.1",)
+    assert b'"later"' not in out.body
+
+
 def test_with_nothing_to_find_it_a_deferred_tool_is_sent_at_once():
     assert names(F, LATER) == ["f", "later"]
     out = outcome({"type": "tool_search_tool_regex_20251119", "name": "tool_search"}, LATER)
@@ -300,6 +330,8 @@ def test_one_call_at_a_time():
     out = outcome(F, to=OLLAMA, tool_choice=choice)
     assert b"parallel_tool_calls" not in out.body
     assert out.degraded == ("tool_choice.disable_parallel_tool_use",)
+    assert outcome(to=OLLAMA, tool_choice=choice).degraded == ()
+    assert outcome(F, to=OLLAMA, tool_choice=choice | {"type": "none"}).degraded == ()
 
 
 # --- names ---------------------------------------------------------------------------------------------------------------

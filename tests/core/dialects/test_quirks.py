@@ -35,6 +35,12 @@ def test_who_cancels_in_every_phase():
     assert (LLAMACPP.drain_report, OLLAMA.drain_report) == ("slots", "none")
 
 
+def test_there_is_one_way_to_continue_a_turn():
+    for name in names():
+        row = by_name(name)
+        assert bool(row.continues) + bool(row.prefill) + bool(row.prefill_mark) <= 1
+
+
 def test_an_effort_word_needs_a_field():
     for name in names():
         row = by_name(name)

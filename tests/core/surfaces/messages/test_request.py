@@ -48,6 +48,16 @@ def test_numbers_stay_what_they_were():
     assert (repr(request.temperature), repr(request.top_p), request.top_k) == ("1", "0.1", 5)
 
 
+def test_an_integer_may_be_spelled_as_a_float():
+    spelled = parse(
+        b'{"model":"m","max_tokens":1000.0,"top_k":4e1,"thinking":{"type":"enabled","budget_tokens":1024.0},'
+        b'"messages":[{"role":"user","content":"hi"}]}'
+    )
+    plain = parse(body(max_tokens=1000, top_k=40, thinking={"type": "enabled", "budget_tokens": 1024}))
+    assert spelled == plain
+    assert type(spelled.max_tokens) is int
+
+
 def test_null_is_absent():
     names = ("system", "stream", "tools", "tool_choice", "stop_sequences", "temperature", "top_k", "thinking")
     names += ("output_config", "metadata", "mcp_servers", "container", "context_management")
@@ -155,7 +165,11 @@ def test_the_older_output_format_is_the_same_wish():
         (body(model=3), "model: Input should be a valid string"),
         (body(max_tokens="64"), "max_tokens: Input should be a valid integer"),
         (body(max_tokens=-1), "max_tokens: Input should be a valid integer >= 0"),
-        (body(max_tokens=1.5), "max_tokens: Input should be a valid integer"),
+        (body(max_tokens=1000.5), "max_tokens: Input should be a valid integer"),
+        (body(max_tokens=-1.0), "max_tokens: Input should be a valid integer >= 0"),
+        (body(max_tokens=1e16), "max_tokens: Input should be a valid integer"),
+        (body(max_tokens=True), "max_tokens: Input should be a valid integer"),
+        (body(top_k=0.5), "top_k: Input should be a valid integer"),
         (body(stream="yes"), "stream: Input should be a valid boolean"),
         (body(temperature="hot"), "temperature: Input should be a valid number"),
         (body(stop_sequences="x"), "stop_sequences: Input should be a valid list"),
@@ -272,7 +286,7 @@ def test_members_without_effect_are_ignored():
                     {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}, "sparkle": 1}
                 ],
             },
-            metadata={"user_id": "u"},
+            metadata={"other": "u"},
             service_tier="auto",
             context_management={"edits": []},
             cache_control={"type": "ephemeral"},
