@@ -25,6 +25,10 @@ PdfMode: TypeAlias = Literal["text", "images", "refuse"]
 """What becomes of a PDF: its text, its pages as images where the server takes any (else text), or a 400."""
 
 
+CoordinationPolicy: TypeAlias = Literal["local_share", "closed"]
+"""Without its coordinator a gateway admits its share of the slots, or nobody."""
+
+
 class ConfigError(Exception):
     """A setting that cannot be used; the text says which, and what would do."""
 
@@ -107,12 +111,28 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
         return f"UpstreamSettings({self.name!r}, slots={self.slots}, profile={self.profile!r})"
 
 
+class Coordination(Struct, frozen=True, kw_only=True):
+    """How several gateways share slots. `where` is never shown: it may hold a password.
+
+    `gateways` is how many are taken to share while the coordinator has never answered.
+    """
+
+    where: str  # redis://, rediss:// or unix://, or local:FOLDER
+    policy: CoordinationPolicy = "local_share"
+    gateways: int = 1
+
+    def __repr__(self) -> str:
+        return f"Coordination({self.where.partition(':')[0]!r}, policy={self.policy!r})"
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """What one gateway process runs with."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     upstream: UpstreamSettings | None = None  # None: the embedded ones
+    coordination: Coordination | None = None  # None: the slots are this process's own
+    workers: int = 1
     limits: Limits = Limits()
     strict: bool = False
     pdf: PdfMode = "text"

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VERSION = "2.1.197"
-_PACKAGES = Path(__file__).parent / "node_modules" / "@anthropic-ai"
+# `make live` also plays these tests with the newest release, installed elsewhere.
+_MODULES = Path(os.environ.get("ANTIPHON_CLAUDE_CODE_MODULES", Path(__file__).parent / "node_modules"))
+_PACKAGES = _MODULES / "@anthropic-ai"
 _MACHINE = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # npm puts the program itself into one package for each platform; nothing needs to run after the install.
 _PROGRAM = _PACKAGES / f"claude-code-{platform.system().lower()}-{_MACHINE}" / "claude"

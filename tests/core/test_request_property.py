@@ -83,6 +83,14 @@ def check_settings(whole: dict, body: dict, out: ChatRequest) -> None:
             assert not cited or path in out.degraded
 
 
+def check_last_turn(body: dict, out: ChatRequest, quirks: Quirks) -> None:
+    """An assistant's turn at the end is continued by the server, or the client is told that it may not be."""
+    last = body["messages"][-1]
+    continued = quirks.continues or bool(quirks.prefill) or quirks.prefill_mark in last
+    told = any(re.fullmatch(r"messages\.\d+", path) for path in out.degraded)
+    assert told == (last["role"] == "assistant" and not continued)
+
+
 def citations(value: Any, path: str) -> Iterator[tuple[str, bool]]:
     if isinstance(value, dict):
         if isinstance(value.get("citations"), dict):
@@ -207,5 +215,6 @@ def test_every_valid_request_is_carried_and_accounted_for(drawn: dict, quirks: Q
     check_account(words, whole, body, out)
     check_calls(whole, body, out)
     check_settings(whole, body, out)
+    check_last_turn(body, out, quirks)
     check_body(body, quirks)
     assert all(resolves(path, whole) for path in out.degraded), out.degraded

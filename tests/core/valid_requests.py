@@ -131,9 +131,8 @@ def conversations(draw: st.DrawFn) -> list[dict]:
                 more = draw(st.lists(shown, min_size=0 if results else 1, max_size=2))
                 turns.append({"role": "user", "content": [*results, *more]})
             if draw(st.integers(0, 3)) == 0:
-                turns.append(
-                    {"role": "system", "content": draw(WORDS | st.lists(TEXT, min_size=1, max_size=2))}
-                )
+                told = draw(WORDS | st.lists(TEXT | shown, min_size=1, max_size=2))
+                turns.append({"role": "system", "content": told})
     if draw(st.integers(0, 4)) == 0:
         turns.append({"role": "assistant", "content": draw(WORDS)})  # to be continued
     return turns

@@ -7,11 +7,11 @@ import json
 
 import aiohttp
 import pytest
-from live_gateway import gateway
-from pipeline import judge, run
 
 from antiphon.local import LocalServer, available, slots_busy
 from antiphon.local_model import cached_model
+from live_gateway import gateway
+from pipeline import judge, run
 
 REASON = available() or (None if cached_model() else "the model file is not in the cache (antiphon fetch)")
 pytestmark = [

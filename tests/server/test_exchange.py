@@ -36,5 +36,5 @@ def test_error_frame_is_what_the_encoder_makes() -> None:
 
 
 def test_causes_that_say_something_say_what_is_true() -> None:
-    assert {name for name, cause in CAUSES.items() if cause.fault} == {"shutdown", "operator"}
+    assert {name for name, cause in CAUSES.items() if cause.fault} == {"shutdown", "operator", "lost"}
     assert {name for name, cause in CAUSES.items() if cause.drops_client} == {"stall"}

@@ -79,13 +79,13 @@ async def test_who_holds_a_slot_and_who_waits() -> None:
         assert (await get(house, "/admin/slots")).json == {
             "up": {"slots": 1, "held": 0, "draining": 0, "free": 1, "waiting": 0, "leases": [], "queue": []}
         }
-        _, first = await streaming(house, "first")
+        client, first = await streaming(house, "first")
         house.tick(8)
         first.finish()
         first.done()
-        await house.record()
+        await client.response()
 
-        _, visit = await streaming(house, "second", f"{SESSION}a-secret\r\n")
+        second, visit = await streaming(house, "second", f"{SESSION}a-secret\r\n")
         waiting = [await house.client(), await house.client()]
         for number, client in enumerate(waiting):
             client.send(post(f"w{number}", headers=f"{SESSION}b-secret\r\n"))
@@ -112,6 +112,12 @@ async def test_who_holds_a_slot_and_who_waits() -> None:
         ]
         for secret in ("a-secret", "b-secret", "w0", "Hello"):
             assert secret not in page.body.decode()
+        visit.finish()
+        visit.done()
+        await second.response()
+        for client in waiting:
+            (await house.visit()).answer()
+            await client.response()
 
 
 @on_uvloop
@@ -350,11 +356,11 @@ async def test_a_session_that_floods_does_not_push_another_back() -> None:
 @on_uvloop
 async def test_inside_a_session_background_waits_longer() -> None:
     async with House(slots=1) as house:
-        await ask_as(house, "s", "first")
+        clients = [await ask_as(house, "s", "first")]
         visit = await house.visit()
-        await ask_as(house, "s", "title", "antiphon-priority: background\r\n")
+        clients.append(await ask_as(house, "s", "title", "antiphon-priority: background\r\n"))
         await house.waiting(1)
-        await ask_as(house, "s", "main")
+        clients.append(await ask_as(house, "s", "main"))
         await house.waiting(2)
         order = []
         for _ in range(2):
@@ -363,6 +369,8 @@ async def test_inside_a_session_background_waits_longer() -> None:
             order.append(visit.tag)
         visit.answer()
         assert order == ["main", "title"]
+        for client in clients:
+            assert (await client.response()).status == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -370,24 +378,25 @@ async def test_inside_a_session_background_waits_longer() -> None:
 async def test_a_wait_that_would_outlast_its_client_is_refused_at_once(stream) -> None:
     async with House(slots=1) as house:
         house.up.slots._clock = house.clock
-        await house.ask("teaches", stream=False)
+        teaches = await house.ask("teaches", stream=False)
         visit = await house.visit()
         house.tick(100)
         visit.answer()
-        await house.record()
+        await teaches.response()
 
-        await house.ask("holds")
+        holds = await house.ask("holds")
         visit = await house.visit()
         hasty = await ask_as(house, "s", "hasty", "X-Stainless-Timeout: 99\r\n", stream=stream)
         response = await hasty.response()
         assert (response.status, response.json["error"]["type"]) == (529, "overloaded_error")
         assert response.headers["retry-after"] == "100"
         assert house.stats == (1, 0, 0)
-        await ask_as(house, "s", "patient", "X-Stainless-Timeout: 100\r\n", stream=stream)
+        patient = await ask_as(house, "s", "patient", "X-Stainless-Timeout: 100\r\n", stream=stream)
         await house.waiting(1)
         visit.answer()
+        await holds.response()
         (await house.visit()).answer()
-        await house.check()
+        assert (await patient.response()).status == 200
         assert sorted(record["cause"] for record in house.records_written) == ["finished"] * 3 + ["overload"]
 
 
@@ -426,10 +435,11 @@ async def test_a_displaced_stream_that_had_begun_says_so_in_its_stream() -> None
             await house.waiting(number + 1)
         house.tick(12)
         await flood[1].event("message_start")
-        await ask_as(house, "other", "other")
+        other = await ask_as(house, "other", "other")
         response = await flood[1].response()
         assert response.kinds == ["message_start", "error"]
         assert response.error["error"]["type"] == "overloaded_error"
         visit.answer()
-        for _ in range(2):
+        for client in (other, flood[0]):
             (await house.visit()).answer()
+            assert (await client.response()).kinds[-1] == "message_stop"

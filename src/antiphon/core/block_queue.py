@@ -162,6 +162,23 @@ class BlockQueue:
             self._take_blank()
             self._counts["blank_text_dropped"] += 1
 
+    # --- the short way, for text that goes straight through: see `core.translation` ---
+
+    def flowing(self) -> Block | None:
+        """The block on the wire, if text of its own kind is nothing but a delta of it."""
+        tail = self._tail
+        if tail is None or tail.state is not _LIVE or tail.index < 0 or tail.signature or self._blank:
+            return None
+        return tail
+
+    def flow(self, block: Block, text: str) -> None:
+        """What `add_text` and `add_thinking` do with text for the block that is `flowing`."""
+        self._keep(block, text)
+
+    def take_flow(self, block: Block) -> Event:
+        """What `take` gives where text has come for the block that is `flowing`, and nothing else."""
+        return _DELTA[block.kind](block.index, self._take_backlog(block))
+
     # --- the queue ---
 
     def _take_blank(self) -> str:
@@ -277,16 +294,20 @@ class BlockQueue:
             else:
                 events.append(BlockStart(block.index, block.kind))
         if block.size:
-            text = block.pending[0] if len(block.pending) == 1 else "".join(block.pending)
-            block.pending.clear()
-            block.folded = 0
-            self.pending -= block.size
-            block.size = 0
-            events.append(_DELTA[block.kind](block.index, text))
+            events.append(_DELTA[block.kind](block.index, self._take_backlog(block)))
         if block.state is _STOPPED:
             if block.signature:
                 events.append(SignatureDelta(block.index, block.signature))
             events.append(BlockStop(block.index))
+
+    def _take_backlog(self, block: Block) -> str:
+        pending = block.pending
+        text = pending[0] if len(pending) == 1 else "".join(pending)
+        pending.clear()
+        block.folded = 0
+        self.pending -= block.size
+        block.size = 0
+        return text
 
 
 def _sealed(signature: str) -> Block:

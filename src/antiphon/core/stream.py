@@ -117,7 +117,6 @@ class Stream:
     """
 
     __slots__ = (
-        "_blocks",
         "_calls",
         "_closing",
         "_finish",
@@ -126,6 +125,7 @@ class Stream:
         "_refusal",
         "_started",
         "_tally",
+        "blocks",
         "counts",
         "fault",
         "phase",
@@ -144,7 +144,7 @@ class Stream:
         self.counts = counts
         self._tally = Tally(input_tokens=input_tokens)
         self._calls = ToolCalls(counts)
-        self._blocks = BlockQueue(tool_id=tool_id, tally=self._tally, counts=counts)
+        self.blocks = BlockQueue(tool_id=tool_id, tally=self._tally, counts=counts)
         self._held_limit = held_limit
         self._refusal = False
         self._finish: Finish | None = None
@@ -157,12 +157,12 @@ class Stream:
     @property
     def begun(self) -> bool:
         """Some content is there: the first token has come."""
-        return self._blocks.begun
+        return self.blocks.begun
 
     @property
     def committed(self) -> bool:
         """The status may go out: there is content, or a good end, or the client was promised a stream."""
-        return self._promised or self._blocks.begun
+        return self._promised or self.blocks.begun
 
     @property
     def ended(self) -> bool:
@@ -177,7 +177,7 @@ class Stream:
     @property
     def pending(self) -> int:
         """Characters received and not yet taken."""
-        return self._blocks.pending
+        return self.blocks.pending
 
     @property
     def usage(self) -> MessageUsage:
@@ -203,7 +203,7 @@ class Stream:
             # an action that met its own end (a late fragment) has the last word
             if self.phase is not _E:
                 self.phase = phase
-        if self._blocks.held > self._held_limit and self.phase is not _E:
+        if self.blocks.held > self._held_limit and self.phase is not _E:
             self.counts["held_too_much"] += 1
             self._end(own_faults.UPSTREAM_TOO_LARGE)
 
@@ -220,30 +220,30 @@ class Stream:
     def _add_text(self, part: Text | Refusal) -> None:
         if type(part) is Refusal:
             self._refusal = True
-        self._blocks.add_text(part.s)
+        self.blocks.add_text(part.s)
 
     def _add_blank(self, part: Text | Refusal) -> None:
-        self._blocks.add_blank(part.s)
+        self.blocks.add_blank(part.s)
 
     def _add_reasoning(self, part: Reasoning) -> None:
-        self._blocks.add_thinking(part.s)
+        self.blocks.add_thinking(part.s)
 
     def _add_opaque(self, part: Opaque) -> None:
         if part.key is None:
-            self._blocks.sign(part.signature)
+            self.blocks.sign(part.signature)
         else:
-            self._blocks.seal(self._calls.at(part.key), part.signature)
+            self.blocks.seal(self._calls.at(part.key), part.signature)
 
     def _open_tool(self, part: ToolOpen) -> None:
         steps = self._calls.open(part)
-        self._blocks.overlap = self._calls.overlap
-        self._blocks.follow(steps)
+        self.blocks.overlap = self._calls.overlap
+        self.blocks.follow(steps)
 
     def _add_args(self, part: ToolArgs) -> None:
         steps = self._calls.feed(part.key, part.s)
-        self._blocks.overlap = self._calls.overlap
-        self._blocks.follow(steps)
-        if self._blocks.broken:
+        self.blocks.overlap = self._calls.overlap
+        self.blocks.follow(steps)
+        if self.blocks.broken:
             self._end(_LATE)
 
     def _note_usage(self, part: Usage) -> None:
@@ -267,21 +267,21 @@ class Stream:
     def _complete_unsaid(self, part: End) -> None:
         """`[DONE]` without a finish reason is a normal end, unless a call is incomplete."""
         self.counts["finish_inferred"] += 1
-        self._blocks.follow(self._calls.finish())
+        self.blocks.follow(self._calls.finish())
         if self._calls.unfinished:
             self._end(own_faults.UPSTREAM_CUT)
         else:
             self._complete(part)
 
     def _complete(self, part: End) -> None:
-        self._blocks.follow(self._calls.finish())
+        self.blocks.follow(self._calls.finish())
         for call in self._calls.nameless:
             if not call.scan.blank:
                 self._end(_NAMELESS)
                 return
             self.counts["nameless_call_dropped"] += 1
         finish = self._finish or Finish("end_turn")
-        self._blocks.finish(cut_short=finish.reason in _CUT_SHORT)
+        self.blocks.finish(cut_short=finish.reason in _CUT_SHORT)
         reason = self._stop_reason(finish.reason)
         matched = finish.matched if reason == "stop_sequence" else None
         self._promised = True
@@ -293,7 +293,7 @@ class Stream:
             return "refusal"
         if reason in _CUT_SHORT:
             return reason
-        if self._blocks.tools:
+        if self.blocks.tools:
             return "tool_use"
         if reason == "tool_use":
             self.counts["tool_use_without_call"] += 1
@@ -312,7 +312,7 @@ class Stream:
         """Everything that may go on the wire now, in order; each block's backlog is one delta."""
         if not (self._started or self.committed):
             return []
-        events = self._blocks.take()
+        events = self.blocks.take()
         if not self._started:
             self._started = True
             usage = self.usage

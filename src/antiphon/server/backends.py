@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 import structlog
 
-from antiphon.config import Limits, UpstreamSettings
+from antiphon.config import Coordination, Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.local import LocalServer, LocalServerError, slots_busy
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
+from antiphon.server.coordination import open_coordinator
 from antiphon.server.routing import Route, RouteTable
 from antiphon.server.upstream_dial import parse_base_url
-from antiphon.server.upstreams import BusyReport, Upstream
+from antiphon.server.upstreams import BusyReport, Sharing, Upstream
 from antiphon.simulator import Simulator, SimulatorSettings
 
 log = structlog.get_logger("antiphon.server")
@@ -39,16 +41,42 @@ def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
 
 
+def _nobody(request_id: str) -> None:
+    pass
+
+
+def sharing(
+    coordination: Coordination | None, settings: UpstreamSettings, lost: Callable[[str], None]
+) -> Sharing | None:
+    """What joins the other gateways of this upstream. Raises ValueError, ModuleNotFoundError (no redis client).
+
+    Gateways share the slots of upstreams that they call by one name and one URL.
+    """
+    if coordination is None:
+        return None
+    coordinator = open_coordinator(coordination.where, f"{settings.name} {settings.base_url}")
+    return Sharing(coordinator, lost, coordination.policy, coordination.gateways)
+
+
 class SingleBackend:
     """`antiphon serve --upstream`: every model name passes through to one server.
 
-    Raises ValueError for a base URL that is none.
+    `lost` is told the request id of an exchange whose slot others have by now. Raises ValueError for a base
+    URL that is none, and what `sharing` raises.
     """
 
-    def __init__(self, settings: UpstreamSettings, limits: Limits) -> None:
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        limits: Limits,
+        *,
+        coordination: Coordination | None = None,
+        lost: Callable[[str], None] = _nobody,
+    ) -> None:
         parse_base_url(settings.base_url)
         self._settings = settings
         self._limits = limits
+        self._sharing = sharing(coordination, settings, lost)
         self._session: aiohttp.ClientSession | None = None
         self._catalog = Catalog(self._ask)
         self._first_look: asyncio.Task[list[Model]] | None = None
@@ -75,7 +103,9 @@ class SingleBackend:
             async def busy() -> int | None:
                 return await slots_busy(settings.base_url, session, api_key=settings.api_key)
 
-        self.upstreams = {settings.name: Upstream(settings, self._limits, session=session, busy=busy)}
+        upstream = Upstream(settings, self._limits, session=session, busy=busy, sharing=self._sharing)
+        upstream.start()
+        self.upstreams = {settings.name: upstream}
         # Windows and aliases are worth knowing early; nothing waits for them.
         self._first_look = asyncio.get_running_loop().create_task(self._catalog.models())
 

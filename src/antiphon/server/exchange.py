@@ -299,6 +299,11 @@ class Exchange:
         self._enter(Phase.CONNECTING)
         self._call = self._upstream.pool.post("/chat/completions", self.job.chat.body, self)
 
+    @guarded
+    def on_lease_lost(self) -> None:
+        """The slot is somebody else's by now (coordination.SharedSlots, `lost`)."""
+        self.close("lost")
+
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self._time.begin_phase(self._clock())

@@ -53,6 +53,10 @@ CAUSES: dict[str, Cause] = {
     "operator": Cause(
         "somebody cancelled it", Fault("api_error", "the request was cancelled by the operator", 500)
     ),
+    "lost": Cause(
+        "this process stood still for so long that its slot was given to somebody else",
+        Fault("overloaded_error", "this gateway stood still and lost its slot at the upstream", 529, "1"),
+    ),
     "internal": Cause("a bug of this gateway; the log has the traceback, and the machine is not asked"),
 }
 

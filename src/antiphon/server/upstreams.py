@@ -11,11 +11,15 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from antiphon.config import Limits, UpstreamSettings
+from msgspec import Struct
+
+from antiphon.config import CoordinationPolicy, Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import Quirks, by_name
 from antiphon.core.dialects.think_tags import Mode
 from antiphon.core.parts import Fault
 from antiphon.server.admission import Slots
+from antiphon.server.coordination.protocol import Coordinator
+from antiphon.server.coordination.shared_slots import SharedSlots
 from antiphon.server.counting import TokenCounter
 from antiphon.server.upstream import UpstreamPool
 
@@ -23,11 +27,24 @@ POLL = 0.1  # seconds between two looks at a server's report while leases drain
 BusyReport = Callable[[], Awaitable[int | None]]
 
 
+class Sharing(Struct, frozen=True):
+    """What makes an upstream's slots those of several gateways; see coordination.SharedSlots.
+
+    `lost` is told the request id of an exchange whose lease others have by now.
+    """
+
+    coordinator: Coordinator
+    lost: Callable[[str], None]
+    policy: CoordinationPolicy = "local_share"
+    gateways: int = 1
+
+
 class Upstream:
     """See the module.
 
     `session` is for what is not inference: tokenizers. `busy` asks the server how many of its slots work
     (None: it cannot say now). `unavailable` gives the fault of a server that takes no requests now.
+    `sharing` None: the slots are this process's own.
     """
 
     def __init__(
@@ -38,6 +55,7 @@ class Upstream:
         session: aiohttp.ClientSession | None = None,
         busy: BusyReport | None = None,
         unavailable: Callable[[], Fault | None] = lambda: None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.name = settings.name
         self.quirks: Quirks = by_name(settings.profile)
@@ -50,13 +68,34 @@ class Upstream:
             settle=limits.settle,
             max_header_bytes=limits.max_headers,
         )
-        self.slots = Slots(
-            settings.name, settings.slots, queue_limit=limits.queue_length, on_draining=self._watch
-        )
+        self._shared: SharedSlots | None = None
+        if sharing is None:
+            self.slots = Slots(
+                settings.name,
+                settings.slots,
+                queue_limit=limits.queue_length,
+                on_draining=self._watch,
+            )
+        else:
+            self.slots = self._shared = SharedSlots(
+                settings.name,
+                settings.slots,
+                coordinator=sharing.coordinator,
+                lost=lambda lease: sharing.lost(lease.owner),
+                policy=sharing.policy,
+                gateways=sharing.gateways,
+                queue_limit=limits.queue_length,
+                on_draining=self._watch,
+            )
         self._busy = busy
         self._reports = busy is not None  # it answered when it was last asked
         self._unavailable = unavailable
         self._watcher: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Join those that share the slots. From the running loop, once; nothing to do where nobody shares."""
+        if self._shared is not None:
+            self._shared.start()
 
     @property
     def cancels_everywhere(self) -> bool:
@@ -91,8 +130,11 @@ class Upstream:
             await asyncio.sleep(POLL)
 
     async def aclose(self) -> None:
+        """For when its exchanges are closed: what they held is given back before this gateway leaves."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        if self._shared is not None:
+            await self._shared.aclose()
         await self.counter.aclose()
         await self.pool.aclose()

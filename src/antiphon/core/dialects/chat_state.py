@@ -31,18 +31,18 @@ def no_seal(value: Any) -> None:
 class StateKeeper:
     """The state of one answer. `counts` takes what was too large to seal."""
 
-    __slots__ = ("_counts", "_details", "_message", "_seal")
+    __slots__ = ("_counts", "_message", "_seal", "waiting")
 
     def __init__(self, seal: Seal, counts: Counter[str]) -> None:
         self._seal = seal
         self._counts = counts
-        self._details: list[Any] = []
+        self.waiting: list[Any] = []  # `reasoning_details` since the last time
         self._message: Any = None
 
     def note_details(self, fragments: list[Any]) -> None:
         """`reasoning_details` of a delta (protocol: OpenRouter). Fragments of one entry share its index."""
         for fragment in fragments:
-            last = self._details[-1] if self._details else None
+            last = self.waiting[-1] if self.waiting else None
             if (
                 isinstance(fragment, dict)
                 and isinstance(last, dict)
@@ -50,7 +50,7 @@ class StateKeeper:
             ):
                 _join(last, fragment)
             else:
-                self._details.append(dict(fragment) if isinstance(fragment, dict) else fragment)
+                self.waiting.append(dict(fragment) if isinstance(fragment, dict) else fragment)
 
     def note_message(self, extra_content: Any) -> None:
         """`extra_content` of a message; the last one counts."""
@@ -62,7 +62,7 @@ class StateKeeper:
 
     def take(self) -> list[Opaque]:
         """The details since the last time, if there is anything in them that text alone would lose."""
-        details, self._details = self._details, []
+        details, self.waiting = self.waiting, []
         if not any(_is_opaque(entry) for entry in details):
             return []
         return self._sealed({"reasoning_details": details})

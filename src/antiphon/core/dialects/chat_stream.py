@@ -22,6 +22,7 @@ from typing import Any
 from antiphon.core import faults, own_faults
 from antiphon.core.dialects import chat_lenient
 from antiphon.core.dialects.chat_calls import CallKeys, Fragment
+from antiphon.core.dialects.chat_plain import decode_plain
 from antiphon.core.dialects.chat_state import Seal, StateKeeper, no_seal
 from antiphon.core.dialects.chat_wire import (
     Call,
@@ -95,6 +96,7 @@ class ChatStream:
         "_lead",
         "_max_body",
         "_mender",
+        "_plain",
         "_said",
         "_seen",
         "_sse",
@@ -127,6 +129,30 @@ class ChatStream:
         self._seen = False  # a choice, or a report of usage
         self._said = False  # a delta with something in it
         self._done = False
+        self._plain = True  # no chunk was anything but plain text since there was text
+
+    def plain(self, data: bytes, kind: str) -> str | None:
+        """The text of a read that is one frame with one piece of ASCII text of this kind, and nothing else.
+
+        `kind` is `text` or `thinking`. For such a read `feed` would return this one part and be left as it
+        was; so is this. None: it is another read, or something came before that it may belong to.
+        """
+        if not self._plain or not self._said or self._done or self._tags is not None or self._mender.waiting:
+            return None
+        payload = self._sse.lone(data)
+        if payload is None:
+            return None
+        delta = decode_plain(payload)
+        if delta is None:
+            # A server that says more in each chunk does so in all: not to be tried again and again.
+            self._plain = False
+            return None
+        text, other = delta.content, delta.reasoning_content or delta.reasoning
+        if kind == "thinking":
+            text, other = other, text
+        elif self._state.waiting:
+            return None
+        return text if text and not other and text.isascii() else None
 
     def feed(self, data: bytes) -> list[Part]:
         """Take the next bytes of the body. Never raises for what they say; nothing follows an end."""
@@ -303,7 +329,7 @@ class ChatStream:
             self._take_reasoning(reasoning, out)
         if delta.details:
             self._state.note_details(list(delta.details))
-        if delta.content or delta.tool_calls or delta.refusal:
+        if self._state.waiting and (delta.content or delta.tool_calls or delta.refusal):
             out += self._state.take()
         if delta.extra_content is not None:
             self._state.note_message(delta.extra_content)

@@ -11,7 +11,7 @@ drop the last one without a blank line).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -82,9 +82,15 @@ class EventEncoder:
         # is made once for each block.
         self._prefixes: dict[tuple[type, int], bytes] = {}
 
-    def encode(self, events: Iterable[Event]) -> bytes:
+    def encode(self, events: Sequence[Event]) -> bytes:
         """All frames of these events as one piece of bytes, for one write."""
+        if len(events) == 1:  # as nearly always
+            return self.encode_one(events[0])
         return b"".join([_ENCODE[type(event)](self, event) for event in events])
+
+    def encode_one(self, event: Event) -> bytes:
+        """The frame of one event."""
+        return _ENCODE[type(event)](self, event)
 
     def _delta(self, event: Any) -> bytes:
         key = (type(event), event.index)
