@@ -47,6 +47,7 @@ bench: $(VENV)/.dev-stamp
 
 docs: $(VENV)/.dev-stamp
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/compatibility.py
 
 # The locks are made by pip-tools, kept out of the environment that they describe.
 lock:

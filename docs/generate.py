@@ -26,6 +26,7 @@ from msgspec import structs
 from antiphon import cli, config
 from antiphon.core import faults, stream
 from antiphon.core.dialects import quirks
+from antiphon.observe.metrics import Metrics
 from antiphon.server import exchange_terms
 
 DOCS = Path(__file__).parent
@@ -38,8 +39,10 @@ FOLDERS = (
     "core/surfaces",
     "core/surfaces/messages",
     "server",
+    "server/coordination",
     "observe",
     "check",
+    "check/upstream",
     "",
 )
 
@@ -167,6 +170,20 @@ def upstream_statuses() -> str:
     )
 
 
+def metrics() -> str:
+    """Every metric of the registry with its labels; counters under the names that are scraped."""
+    registry = Metrics(known_models=set, upstreams=dict).registry
+    rows = []
+    for collector in registry._collector_to_names:
+        wrapped = getattr(collector, "_labelnames", None)
+        for family in collector.collect() if wrapped is None else collector.describe():
+            labels = family._labelnames if wrapped is None else wrapped
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            told = ", ".join(f"`{label}`" for label in labels)
+            rows.append([f"`{name}`", family.type, told, family.documentation])
+    return _table(["metric", "type", "labels", "meaning"], rows)
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "ownership": ownership,
     "phase-table": phase_table,
@@ -175,6 +192,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "cli": cli_reference,
     "profiles": profiles,
     "causes": causes,
+    "metrics": metrics,
     "upstream-statuses": upstream_statuses,
 }
 

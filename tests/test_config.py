@@ -26,7 +26,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (limits.keep_alive, limits.upstream_idle) == (75, 3)
     assert (limits.max_body, limits.max_headers) == (32 * MIB, 64 * 1024)
     assert (limits.max_frame, limits.max_held, limits.max_fold) == (16 * MIB, 8 * MIB, 32 * MIB)
-    assert (limits.max_behind, limits.heavy_body) == (256 * 1024, 4 * MIB)
+    assert (limits.max_behind, limits.heavy_body) == (256 * 1024, MIB)
     settings = Settings()
     assert (settings.host, settings.port, settings.upstream, settings.strict) == (
         "127.0.0.1",

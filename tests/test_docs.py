@@ -115,6 +115,12 @@ def test_the_page_explains_every_input_of_both_tables():
     assert {generate._word(name) for name in inputs} - explained == set()
 
 
+def test_make_docs_writes_every_generated_page():
+    recipe = re.search(r"^docs:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    writers = {_named(script) for script in (ROOT / "docs").glob("*.py")}
+    assert set(re.findall(r"docs/\w+\.py", recipe)) == writers
+
+
 # --- What the pages name --------------------------------------------------------------------------
 
 
@@ -149,6 +155,7 @@ def test_files_that_are_named_exist(page):
         ROOT / "src/antiphon/core",
     )
     places += (*(ROOT / "src/antiphon/core").glob("*/"), ROOT / "src/antiphon/core/surfaces/messages")
+    places += (ROOT / "src/antiphon/server/coordination", ROOT / "src/antiphon/observe")
     places += (ROOT / "tests/conformance",)
     names = [span for span in _SPAN.findall(_prose(page)) if _FILE.fullmatch(span)]
     assert [name for name in names if not any((place / name).exists() for place in places)] == []
@@ -184,6 +191,7 @@ def test_flags_in_prose_exist(page):
         flag for command in generate.commands().values() for option in command.params for flag in option.opts
     }
     known |= {"--check"}  # docs/generate.py's own
+    known |= {flag for bench in (ROOT / "bench").glob("*.py") for flag in _FLAG.findall(bench.read_text())}
     foreign = {"--max-num-seqs", "--max-running-requests", "--parallel"}  # of inference servers
     spans = [span for span in _SPAN.findall(_prose(page)) if span.startswith("--")]
     assert {span.split()[0] for span in spans} - known - foreign - {"--no-strict"} == set()
@@ -230,6 +238,30 @@ def test_every_runtime_dependency_has_its_reason():
     ]
     told = set(re.findall(r"[\w-]+", " ".join(row.split("|")[1] for row in rows)))
     assert {re.match(r"[\w-]+", each)[0] for each in wanted} - told == set()
+
+
+def test_every_decision_is_listed():
+    listed = set(_LINK.findall((ROOT / "docs/architecture.md").read_text().partition("## Decisions")[2]))
+    assert listed == {f"decisions/{page.name}" for page in (ROOT / "docs/decisions").glob("*.md")}
+
+
+def test_no_page_is_an_orphan():
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in _LINK.findall(_prose(page))
+        if not link.startswith("#") and "://" not in link
+    }
+    assert [_named(page) for page in PAGES if page.name != "README.md" and page not in linked] == []
+
+
+def test_captured_data_is_described_as_it_is():
+    """A data folder's page names no file that is not in it."""
+    for page in sorted((ROOT / "tests/data").glob("*/README.md")):
+        files = [file.name for file in page.parent.iterdir() if file.name != "README.md"]
+        spans = _SPAN.findall(page.read_text())
+        named = [span for span in spans if re.fullmatch(r"[\w./-]+\.(?:py|sse|json|jsonl)", span)]
+        assert [name for name in named if name not in files] == [], page
 
 
 def test_the_changelog_begins_with_this_version():

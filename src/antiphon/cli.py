@@ -62,12 +62,32 @@ def serve(
     pdf: Annotated[
         str, typer.Option(envvar="ANTIPHON_PDF", help="What becomes of PDFs: text, images or refuse.")
     ] = "text",
+    workers: Annotated[
+        int,
+        typer.Option(min=1, envvar="ANTIPHON_WORKERS", help="Processes on the port; they share the slots."),
+    ] = 1,
+    coordination: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ANTIPHON_COORDINATION",
+            help="Where gateways share slots: redis://, rediss://, unix:// (Valkey, Redis) or local:FOLDER.",
+        ),
+    ] = None,
+    coordination_policy: Annotated[
+        str,
+        typer.Option(
+            envvar="ANTIPHON_COORDINATION_POLICY",
+            help="When that is gone: local_share admits this gateway's share of the slots, closed nobody.",
+        ),
+    ] = "local_share",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Serve /v1/messages from one upstream, or from the embedded models."""
     from antiphon.config import (
         ConfigError,
+        Coordination,
+        CoordinationPolicy,
         PdfMode,
         Settings,
         UpstreamSettings,
@@ -76,15 +96,20 @@ def serve(
     )
     from antiphon.core.dialects import quirks
     from antiphon.observe import log
-    from antiphon.server.app import Backend, Gateway
-    from antiphon.server.backends import EmbeddedBackend, SingleBackend
+    from antiphon.server.embedded import EmbeddedServers
     from antiphon.server.seal_key import load_sealer
+    from antiphon.server.serve import gateway_for
     from antiphon.server.serve import serve as run
+    from antiphon.server.workers import run_workers
 
     if log_level.lower() not in ("debug", "info", "warning", "error"):
         _stop(f"--log-level {log_level}: debug, info, warning or error")
     if pdf not in get_args(PdfMode):
         _stop(f"--pdf {pdf}: {', '.join(get_args(PdfMode))}")
+    if coordination_policy not in get_args(CoordinationPolicy):
+        _stop(f"--coordination-policy {coordination_policy}: {' or '.join(get_args(CoordinationPolicy))}")
+    if coordination is not None and upstream is None:
+        _stop("--coordination: needs --upstream; the embedded ones are this gateway's own")
     if not is_loopback(host):
         _stop(f"--host {host}: only loopback addresses are served while the gateway has no keys")
     if profile not in quirks.names():
@@ -100,19 +125,17 @@ def serve(
         if not api_key:
             _stop(f"--api-key-env {api_key_env}: this environment variable is not set")
     log.configure(level=log_level, as_json=log_json)
-    backend: Backend
+    one, embedded = None, None
     if upstream is not None:
         one = UpstreamSettings(
             name="upstream", base_url=upstream, api_key=api_key, slots=slots, profile=profile
         )
-        try:
-            backend = SingleBackend(one, limits)
-        except ValueError as wrong:
-            _stop(f"--upstream: {wrong}")
     else:
-        one = None
         model_file, reason = _embedded_model()
-        backend = EmbeddedBackend(limits, model_file=model_file, reason=reason)
+        embedded = EmbeddedServers(model_file=model_file, reason=reason)
+    shared, policy = None, cast("CoordinationPolicy", coordination_policy)
+    if coordination is not None:
+        shared = Coordination(where=coordination, policy=policy)
     settings = Settings(
         host=host,
         port=port,
@@ -122,9 +145,29 @@ def serve(
         log_level=log_level,
         log_json=log_json,
         pdf=cast("PdfMode", pdf),
+        coordination=shared,
+        workers=workers,
     )
-    gateway = Gateway(settings, backend, sealer=sealer)
-    run(gateway, on_started=lambda bound: _print_serving(settings, bound))
+    try:
+        gateway = gateway_for(settings, sealer, embedded)
+    except ModuleNotFoundError:
+        _stop("--coordination: the redis client is not installed (pip install 'antiphon[fleet]')")
+    except (ValueError, OSError) as wrong:
+        _stop(str(wrong))
+    if workers == 1:
+        run(gateway, on_started=lambda bound: _print_serving(settings, bound))
+        return
+    try:
+        status = run_workers(
+            settings,
+            sealer,
+            embedded,
+            policy=policy,
+            on_started=lambda bound: _print_serving(settings, bound),
+        )
+    except OSError as refused:
+        _stop(f"--port {port}: {refused.strerror}")
+    raise typer.Exit(status)
 
 
 def _embedded_model() -> tuple[Path | None, str]:

@@ -88,7 +88,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 256 * 1024
     heavy_body: Annotated[
         Bytes, Meta(description="of a request body from which on it is parsed in a worker process")
-    ] = 4 * MIB
+    ] = MIB
     heavy_time: Annotated[
         Seconds, Meta(description="that the worker process may take for one body; then 400")
     ] = 20.0

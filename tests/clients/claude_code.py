@@ -77,6 +77,10 @@ class ClaudeCode:
             **environment,
         }
 
+    def move(self, base_url: str) -> None:
+        """Its next processes speak to another gateway; home and sessions stay."""
+        self._environment["ANTHROPIC_BASE_URL"] = base_url
+
     def ask(self, prompt: str, *options: str) -> Turn:
         """`claude -p` with this prompt, until it ends."""
         with self.start("--output-format", "stream-json", "--verbose", *options) as process:

@@ -61,6 +61,13 @@ class Sdk:
         command = {"op": "stream", "base_url": base_url, "request": request, "leave_after": leave_after}
         return self._ask(command)
 
+    def turn(
+        self, base_url: str, request: dict, say: Any, *, first: bool = False, streaming: bool = True
+    ) -> dict[str, Any]:
+        """The next turn of a conversation that the SDK's process keeps: `request` has no messages."""
+        command = {"op": "turn", "base_url": base_url, "request": request, "say": say}
+        return self._ask(command | {"first": first, "streaming": streaming})
+
     def count(self, base_url: str, request: dict) -> dict[str, Any]:
         return self._ask({"op": "count", "base_url": base_url, "request": request})
 

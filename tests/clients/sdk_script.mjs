@@ -9,6 +9,8 @@ import { createInterface } from 'node:readline';
 const { default: Anthropic } = await import(process.argv[2]);
 const { VERSION } = await import(`${process.argv[2]}/version`);
 
+const conversation = [];
+
 async function perform(command) {
   // No retries: a test asks how one answer is understood.
   const client = new Anthropic({ baseURL: command.base_url, apiKey: 'test-key', maxRetries: 0, timeout: 60_000 });
@@ -22,6 +24,7 @@ async function perform(command) {
     for await (const model of client.models.list(command.request)) models.push(model.id);
     return { models };
   }
+  if (command.op === 'turn') return { message: await turn(client, command) };
   const seen = [];
   const stream = client.messages.stream(command.request);
   for await (const event of stream) {
@@ -32,6 +35,17 @@ async function perform(command) {
     }
   }
   return { message: await stream.finalMessage(), events: seen };
+}
+
+async function turn(client, command) {
+  if (command.first) conversation.length = 0;
+  conversation.push({ role: 'user', content: command.say });
+  const request = { ...command.request, messages: conversation };
+  const message = command.streaming
+    ? await client.messages.stream(request).finalMessage()
+    : await client.messages.create(request);
+  conversation.push({ role: 'assistant', content: message.content });
+  return message;
 }
 
 function described(error) {

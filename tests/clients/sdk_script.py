@@ -4,8 +4,11 @@ Runs in an environment that has the SDK and nothing of this project (`install.py
 `sdk_script.mjs` is its twin for TypeScript. A command is
 
     {"op": "create" | "stream" | "count" | "models", "base_url": "http://...", "request": {...}, "leave_after": 3}
+    {"op": "turn", "base_url": ..., "request": {...}, "say": "hi", "first": true, "streaming": true}
 
-where `leave_after` closes a stream after so many events. The answer is what the SDK gives its user:
+where `leave_after` closes a stream after so many events. A `turn` adds what the user says to the
+conversation and the SDK's own `message.content` after it, as its users do; `first` begins another. The
+answer is what the SDK gives its user:
 
     {"message": {...}, "events": ["message_start", ...]}     the folded message
     {"left": true}
@@ -21,6 +24,8 @@ import sys
 
 import anthropic
 
+conversation: list = []
+
 
 def perform(command: dict) -> dict:
     # No retries: a test asks how one answer is understood.
@@ -32,6 +37,8 @@ def perform(command: dict) -> dict:
             return {"input_tokens": client.messages.count_tokens(**command["request"]).input_tokens}
         if command["op"] == "models":
             return {"models": [model.id for model in client.models.list(**command["request"])]}
+        if command["op"] == "turn":
+            return {"message": plain(turn(client, command))}
         seen = []
         with client.messages.stream(**command["request"]) as stream:
             for event in stream:
@@ -39,6 +46,20 @@ def perform(command: dict) -> dict:
                 if len(seen) == command.get("leave_after"):
                     return {"left": True}
             return {"message": plain(stream.get_final_message()), "events": seen}
+
+
+def turn(client, command: dict):
+    if command["first"]:
+        conversation.clear()
+    conversation.append({"role": "user", "content": command["say"]})
+    request = command["request"] | {"messages": conversation}
+    if command["streaming"]:
+        with client.messages.stream(**request) as stream:
+            message = stream.get_final_message()
+    else:
+        message = client.messages.create(**request)
+    conversation.append({"role": "assistant", "content": message.content})
+    return message
 
 
 def plain(message) -> dict:

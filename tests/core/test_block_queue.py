@@ -62,7 +62,7 @@ class TestHeld:
         pieces = [Text(piece) for piece in "a bc déf. 😀"]
         for _ in range(2**15):
             stream.receive(pieces)
-        pending = stream._blocks._tail.pending
+        pending = stream.blocks._tail.pending
         text = "".join(pending)
         assert text == "a bc déf. 😀" * 2**15
         assert sys.getsizeof(pending) + sum(map(sys.getsizeof, pending)) <= 2 * sys.getsizeof(text)
@@ -97,7 +97,7 @@ class TestHeld:
             for reason in ("end_turn", "max_tokens"):
                 stream = new_stream(Counter())
                 stream.receive([*parts, Finish(reason), End(clean=True)])
-                assert stream._blocks.held == 0
+                assert stream.blocks.held == 0
                 stream.take()
                 assert stream.pending == 0
 

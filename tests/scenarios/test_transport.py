@@ -265,14 +265,11 @@ def test_XPT_09_a_request_of_twenty_megabytes(tmp_path: Path) -> None:
         assert image["image_url"]["url"] == "data:image/png;base64," + "A" * (20 * MIB)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the request's process and the worker that reads it take 4 times the body each, 6 at one moment",
-)
 def test_XPT_09_memory_for_a_large_request(tmp_path: Path, monkeypatch) -> None:
     """Large bodies are read in a process of their own: its memory counts as the gateway's.
 
-    The sum of both peaks is compared: at no moment can it have been more.
+    The sum of both peaks is compared: at no moment can it have been more. What is in a file between them
+    is in neither, once the size of the body at most.
     """
     body = with_image(20 * MIB)
     monkeypatch.setenv("ANTIPHON_HEAVY_BODY", "2048")  # so that a small body starts that process
@@ -280,10 +277,9 @@ def test_XPT_09_memory_for_a_large_request(tmp_path: Path, monkeypatch) -> None:
         pid = pid_of(antiphon, upstream.base_url)
         assert post(antiphon.base_url, with_image(4096)) == 200
 
-        def total(what: str) -> int:
-            return sum(memory(each, what) for each in (pid, *children(pid)))
-
-        before = total("VmRSS")
+        before = {each: memory(each, "VmRSS") for each in (pid, *children(pid))}
         assert post(antiphon.base_url, body) == 200
-        grown = total("VmHWM") - before
-        assert grown < 4 * len(body), f"{grown / len(body):.1f} times the body"
+        grown = {each: (memory(each, "VmHWM") - old) / len(body) for each, old in before.items()}
+        # Measured: the gateway 1.0 times the body, its worker 2.0.
+        assert grown[pid] < 2, grown
+        assert sum(grown.values()) < 4, grown

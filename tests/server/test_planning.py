@@ -42,8 +42,12 @@ def planning():
     made.close()
 
 
+async def plan(planning, whole, **how):
+    return await planning.plan(PLANNER, [whole], **how)
+
+
 def has_worker(planning):
-    return planning._heavy._pool is not None
+    return planning._heavy._worker is not None
 
 
 async def test_without_a_pdf_no_worker_is_started(planning):
@@ -53,12 +57,12 @@ async def test_without_a_pdf_no_worker_is_started(planning):
             {"type": "document", "source": {"type": "content", "content": "D"}},
         )
     )
-    assert "application/pdf" in messages(await planning.plan(PLANNER, plain))[0]["content"]
+    assert "application/pdf" in messages(await plan(planning, plain))[0]["content"]
     assert not has_worker(planning)
 
 
 async def test_what_needs_no_look_at_its_pdf_needs_no_worker(planning):
-    wrong = await planning.plan(PLANNER, body(user(HELLO), max_tokens=-1))
+    wrong = await plan(planning, body(user(HELLO), max_tokens=-1))
     assert isinstance(wrong, Fault)
     assert wrong.message.startswith("max_tokens: ")
     assert not has_worker(planning)
@@ -66,24 +70,24 @@ async def test_what_needs_no_look_at_its_pdf_needs_no_worker(planning):
 
 async def test_a_pdf_is_read_in_the_worker_and_the_same_each_turn(planning):
     first = user(HELLO, text("sum it up"))
-    one = await planning.plan(PLANNER, body(first))
+    one = await plan(planning, body(first))
     assert messages(one)[0]["content"] == f"{ONE_PAGE}\nsum it up"
     assert has_worker(planning)
-    two = await planning.plan(PLANNER, body(first, assistant(call()), user(result("a", [HELLO]))))
+    two = await plan(planning, body(first, assistant(call()), user(result("a", [HELLO]))))
     assert messages(two)[0] == messages(one)[0]
     assert messages(two)[2]["content"] == ONE_PAGE
-    counted = await planning.plan(PLANNER, body(first).replace(b'"max_tokens": 64, ', b""), counting=True)
+    counted = await plan(planning, body(first).replace(b'"max_tokens": 64, ', b""), counting=True)
     assert messages(counted) == messages(one)
     # Some clients' JSON escapes slashes, and any letter may be spelled so.
     for spelled in (b"application\\/pdf", b"application/\\u0070df", b"Application/PDF"):
-        other = await planning.plan(PLANNER, body(first).replace(b"application/pdf", spelled))
+        other = await plan(planning, body(first).replace(b"application/pdf", spelled))
         assert other == one
 
 
 async def test_a_large_body_is_read_in_the_worker(planning):
     large = Planning(Limits(heavy_body=1024), "text")
     try:
-        planned = await large.plan(PLANNER, body(user("x" * 2000)))
+        planned = await plan(large, body(user("x" * 2000)))
         assert messages(planned) == [user("x" * 2000)]
         assert has_worker(large)
     finally:
@@ -93,7 +97,7 @@ async def test_a_large_body_is_read_in_the_worker(planning):
 async def test_pages_as_images():
     planning = Planning(Limits(), "images")
     try:
-        parts = messages(await planning.plan(PLANNER, body(user(HELLO))))[0]["content"]
+        parts = messages(await plan(planning, body(user(HELLO))))[0]["content"]
     finally:
         planning.close()
     assert [part["type"] for part in parts] == ["text", "text", "image_url", "text", "text"]
@@ -104,7 +108,7 @@ async def test_pages_as_images():
 
 async def test_refused_where_they_are_not_wanted():
     planning = Planning(Limits(), "refuse")
-    planned = await planning.plan(PLANNER, body(user(text("q"), HELLO)))
+    planned = await plan(planning, body(user(text("q"), HELLO)))
     assert planned == Fault(
         "invalid_request_error", f"{REFUSED}PDFs are not read here: send its text instead", 400
     )
@@ -112,7 +116,7 @@ async def test_refused_where_they_are_not_wanted():
 
 
 async def test_one_that_cannot_be_read_is_named(planning):
-    planned = await planning.plan(PLANNER, body(user(text("q"), document(b"%PDF-"))))
+    planned = await plan(planning, body(user(text("q"), document(b"%PDF-"))))
     assert planned == Fault("invalid_request_error", f"{REFUSED}it is not a PDF that can be read", 400)
 
 
@@ -125,9 +129,7 @@ async def test_what_takes_too_much_memory_is_named_and_hurts_nobody_else(monkeyp
     planning = Planning(Limits(max_body=1024 * 1024), "text")
     ask = body(user(HELLO, document(hostile())))
     try:
-        planned, other = await asyncio.gather(
-            planning.plan(PLANNER, ask), planning.plan(PLANNER, body(user(HELLO)))
-        )
+        planned, other = await asyncio.gather(plan(planning, ask), plan(planning, body(user(HELLO))))
     finally:
         planning.close()
     assert planned == TOO_MUCH
@@ -135,21 +137,21 @@ async def test_what_takes_too_much_memory_is_named_and_hurts_nobody_else(monkeyp
 
 
 async def test_what_takes_too_long_is_named_and_hurts_nobody_else(planning):
-    assert messages(await planning.plan(PLANNER, body(user(HELLO))))  # the worker has started
+    assert messages(await plan(planning, body(user(HELLO))))  # the worker has started
     patience, planning._heavy._seconds = planning._heavy._seconds, 0.2
-    assert await planning.plan(PLANNER, body(user(text("q"), document(slow())))) == TOO_MUCH
+    assert await plan(planning, body(user(text("q"), document(slow())))) == TOO_MUCH
     planning._heavy._seconds = patience
-    assert messages(await planning.plan(PLANNER, body(user(HELLO))))[0]["content"] == ONE_PAGE
+    assert messages(await plan(planning, body(user(HELLO))))[0]["content"] == ONE_PAGE
 
 
 async def test_a_caller_that_leaves_ends_the_work(planning):
-    asked = asyncio.create_task(planning.plan(PLANNER, body(user(document(slow())))))
+    asked = asyncio.create_task(plan(planning, body(user(document(slow())))))
     while not planning._heavy._note or not planning._heavy._note.value:
         await asyncio.sleep(0.001)
-    (worker,) = planning._heavy._pool._processes.values()
+    (worker,) = planning._heavy.processes
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
     await asyncio.to_thread(worker.join, 20)
     assert worker.exitcode == -9
-    assert messages(await planning.plan(PLANNER, body(user(HELLO))))[0]["content"] == ONE_PAGE
+    assert messages(await plan(planning, body(user(HELLO))))[0]["content"] == ONE_PAGE

@@ -162,21 +162,23 @@ class BlockQueue:
             self._take_blank()
             self._counts["blank_text_dropped"] += 1
 
-    # --- the short way, for text that goes straight through: see `core.translation` ---
+    # --- the lane of core.translation: text that goes straight through ---
 
+    @property
     def flowing(self) -> Block | None:
-        """The block on the wire, if text of its own kind is nothing but a delta of it."""
+        """The text or thinking block on the wire, if more of its kind is nothing but a delta of it."""
         tail = self._tail
-        if tail is None or tail.state is not _LIVE or tail.index < 0 or tail.signature or self._blank:
+        if tail is None or tail.state is not _LIVE or tail.kind == "tool_use":
             return None
-        return tail
+        started, open_ = tail.index >= 0 and not tail.size, not tail.signature and not self._blank
+        return tail if started and open_ else None
 
     def flow(self, block: Block, text: str) -> None:
-        """What `add_text` and `add_thinking` do with text for the block that is `flowing`."""
+        """What `add_text` or `add_thinking` does, for the block that is `flowing`."""
         self._keep(block, text)
 
     def take_flow(self, block: Block) -> Event:
-        """What `take` gives where text has come for the block that is `flowing`, and nothing else."""
+        """What `take` gives after `flow`."""
         return _DELTA[block.kind](block.index, self._take_backlog(block))
 
     # --- the queue ---

@@ -32,7 +32,7 @@ from antiphon.core.surfaces.messages.fold import FOLD_LIMIT, Fold
 class Translation:
     """See the module. `chat` is the request that the answer is to; limits are those of the layers."""
 
-    __slots__ = ("_encoder", "_flowed", "_fold", "_names", "_reader", "stop_reason", "stream")
+    __slots__ = ("_blocks", "_encoder", "_fold", "_lane", "_names", "_reader", "stop_reason", "stream")
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Translation:
             return made
 
         self._names = chat.tool_names
-        self._flowed: Block | None = None  # text for it is all that came since the last `frames`
+        self._lane: Block | None = None  # see `_open_lane`
         self._reader = ChatStream(
             counts=counts,
             stop_sequences=chat.stop_sequences,
@@ -71,6 +71,7 @@ class Translation:
         self.stream = Stream(
             tool_id=tool_id, input_tokens=chat.input_estimate, counts=counts, held_limit=max_held
         )
+        self._blocks = self.stream.blocks
         self._encoder = EventEncoder(message_id=message_id, model=model, request_id=request_id)
         self._fold = (
             None if streaming else Fold(message_id=message_id, model=model, counts=counts, limit=max_fold)
@@ -92,31 +93,18 @@ class Translation:
     # --- the upstream's side ---
 
     def feed(self, data: bytes) -> bool:
-        """The next bytes of the upstream's body. False: they went the short way, nothing else has changed."""
-        if self._flow(data):
-            return False
+        """The next bytes of the upstream's body. False: they were more text for the lane, nothing else."""
+        block = self._lane
+        if block is not None:
+            text = self._reader.plain(data, block.kind)
+            if text is not None:
+                self._blocks.flow(block, text)
+                return False
         self._receive(self._reader.feed(data))
         return True
 
-    def _flow(self, data: bytes) -> bool:
-        """The short way for what nearly every read is: one more piece of the text that is on the wire.
-
-        The tables would do the same with it: see test_short_way. What it is not sure of it leaves to them.
-        """
-        blocks = self.stream.blocks
-        block = blocks.flowing() if self.stream.phase is Phase.STREAMING else None
-        if block is None:
-            return False
-        text = self._reader.plain(data, block.kind)
-        if text is None:
-            return False
-        if not block.size:
-            self._flowed = block
-        blocks.flow(block, text)
-        return True
-
     def _receive(self, parts: list[Part]) -> None:
-        self._flowed = None
+        self._lane = None
         self.stream.receive(parts)
 
     def end(self, fault: Fault | None = None) -> None:
@@ -134,12 +122,23 @@ class Translation:
 
     def frames(self) -> bytes:
         """Everything that may go out now, for one write; empty if there is nothing."""
-        block = self._flowed
+        block = self._lane
         if block is not None:
-            self._flowed = None
-            return self._encoder.encode_one(self.stream.blocks.take_flow(block))
+            return self._encoder.encode_one(self._blocks.take_flow(block)) if block.size else b""
         events = self._take()
+        self._lane = self._open_lane()
         return self._encoder.encode(events) if events else b""
+
+    def _open_lane(self) -> Block | None:
+        """The block on the wire, if more text of its kind would change nothing but that block's backlog.
+
+        That is what nearly every read brings. While it does, it needs no part, no table and no queue: it
+        goes from `plain` to `flow` to `take_flow`. Every other read closes the lane and goes through all of
+        them. Both ways must say and count the same: tests/core/test_lane.py.
+        """
+        if self.stream.phase is not Phase.STREAMING or not self._reader.at_rest:
+            return None
+        return self._blocks.flowing
 
     def fold(self) -> None:
         """Take what came into the whole message."""

@@ -163,7 +163,7 @@ class Gateway:
         if body is None:
             return
         planned = await self._plan(body)
-        del body
+        del body  # it would stay for as long as the answer takes
         if self.draining:
             planned = own_faults.SHUTTING_DOWN
         if isinstance(planned, Fault):
@@ -215,8 +215,10 @@ class Gateway:
             exchange.record.write()
             self.metrics.observe(exchange.record)
 
-    async def _read_body(self, scope: Any, receive: Receive, send: Send, request_id: str) -> bytes | None:
-        """The request's body, or None: the client left, or was told that it is too large."""
+    async def _read_body(
+        self, scope: Any, receive: Receive, send: Send, request_id: str
+    ) -> list[bytes] | None:
+        """The request's body in pieces, or None: the client left, or was told that it is too large."""
         limit = self.limits.max_body
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         pieces: list[bytes] = []
@@ -227,13 +229,13 @@ class Gateway:
                 return None
             pieces.append(message.get("body", b""))
             if not message.get("more_body"):
-                return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+                return pieces
             if not length:
                 size += len(pieces[-1])
         await respond_fault(send, own_faults.too_large(limit), request_id, _CLOSE)
         return None
 
-    async def _plan(self, body: bytes, *, counting: bool = False) -> Plan | Fault:
+    async def _plan(self, body: list[bytes], *, counting: bool = False) -> Plan | Fault:
         planner = Planner(self.backend.table, self._sealer)
         return await self._planning.plan(planner, body, counting=counting)
 

@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import aiohttp
-import structlog
 
 from antiphon.config import Coordination, Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
-from antiphon.local import LocalServer, LocalServerError, slots_busy
+from antiphon.local import slots_busy
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.coordination import open_coordinator
+from antiphon.server.embedded import LOCAL_MODEL, LocalView, Servers
 from antiphon.server.routing import Route, RouteTable
 from antiphon.server.upstream_dial import parse_base_url
 from antiphon.server.upstreams import BusyReport, Sharing, Upstream
-from antiphon.simulator import Simulator, SimulatorSettings
 
-log = structlog.get_logger("antiphon.server")
-
-LOCAL_MODEL, SIMULATED_MODEL = "smollm2", "reasoning"
+SIMULATED_MODEL = "reasoning"
 SIMULATED_SLOTS = 8
-STUB_LOG = "stub-reasoning.log"
 _REMEDY = (
     "The embedded model is small: serve a larger one with `antiphon serve --upstream http://HOST:PORT/v1`, "
     f"or try the gateway with the simulator: model `{SIMULATED_MODEL}`."
@@ -48,13 +42,18 @@ def _nobody(request_id: str) -> None:
 def sharing(
     coordination: Coordination | None, settings: UpstreamSettings, lost: Callable[[str], None]
 ) -> Sharing | None:
-    """What joins the other gateways of this upstream. Raises ValueError, ModuleNotFoundError (no redis client).
+    """What joins the other gateways of this upstream: those that call it by the same name and URL.
 
-    Gateways share the slots of upstreams that they call by one name and one URL.
+    Raises ValueError, OSError (a folder that cannot be used), ModuleNotFoundError (no redis client).
     """
     if coordination is None:
         return None
-    coordinator = open_coordinator(coordination.where, f"{settings.name} {settings.base_url}")
+    try:
+        coordinator = open_coordinator(coordination.where, f"{settings.name} {settings.base_url}")
+    except ValueError as wrong:
+        # Texts of the URL's readers quote it, and it may hold a password: only ours are passed on.
+        ours = str(wrong).startswith("coordination:")
+        raise ValueError(str(wrong) if ours else "coordination: this URL cannot be read") from None
     return Sharing(coordinator, lost, coordination.policy, coordination.gateways)
 
 
@@ -73,7 +72,10 @@ class SingleBackend:
         coordination: Coordination | None = None,
         lost: Callable[[str], None] = _nobody,
     ) -> None:
-        parse_base_url(settings.base_url)
+        try:
+            parse_base_url(settings.base_url)
+        except ValueError as wrong:
+            raise ValueError(f"upstream: {wrong}") from None
         self._settings = settings
         self._limits = limits
         self._sharing = sharing(coordination, settings, lost)
@@ -122,24 +124,31 @@ class SingleBackend:
 class EmbeddedBackend:
     """`antiphon serve` alone: llama.cpp with a small model where it can run, and the simulator.
 
-    `model_file` None: llama.cpp cannot run here, `reason` says why.
+    `servers` run in this process or in the supervisor of several; then `coordination` is between those.
     """
 
-    def __init__(self, limits: Limits, *, model_file: Path | None, reason: str = "") -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        servers: Servers,
+        *,
+        coordination: Coordination | None = None,
+        lost: Callable[[str], None] = _nobody,
+    ) -> None:
         self._limits = limits
-        self._model_file = model_file
-        self._reason = reason
+        self._servers = servers
+        self._coordination = coordination
+        self._lost = lost
         self._stack = contextlib.AsyncExitStack()
-        self._local: LocalServer | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._ready = False  # llama.cpp, when we last looked
         self.upstreams: dict[str, Upstream] = {}
-        self.stub_log: Path | None = Path(tempfile.gettempdir()) / STUB_LOG
 
     @property
     def table(self) -> RouteTable:
         routes = [Route("simulator", "generic", model=SIMULATED_MODEL)]
-        if self._local is not None:
-            window = self._local.window
+        local = self._servers.view.local
+        if local is not None:
+            window = local.window
             routes += [
                 Route("local", "llamacpp", model=LOCAL_MODEL, sends=LOCAL_MODEL, window=window),
                 Route("local", "llamacpp", sends=LOCAL_MODEL, window=window, remedy=_REMEDY),
@@ -152,32 +161,16 @@ class EmbeddedBackend:
         )
 
     async def start(self) -> None:
-        await self._start_simulator()
-        if self._model_file is not None:
-            await self._start_local(self._model_file)
-        else:
-            log.warning("no_embedded_model", reason=self._reason)
+        servers = self._servers
+        servers.on_change = self._changed
+        self._stack.push_async_callback(servers.aclose)
+        await servers.start()
+        simulator = UpstreamSettings(name="simulator", base_url=servers.view.simulator, slots=SIMULATED_SLOTS)
+        self._add(Upstream(simulator, self._limits, sharing=self._sharing(simulator)))
+        if servers.view.local is not None:
+            await self._add_local(servers.view.local)
 
-    async def _start_simulator(self) -> None:
-        simulator = Simulator(SimulatorSettings(log_path=self.stub_log))
-        try:
-            await simulator.start()
-        except OSError as refused:
-            # Somebody else's file lies where the log should be: the gateway is worth more than the log.
-            log.warning("simulator_without_log", reason=str(refused))
-            self.stub_log = None
-            simulator = Simulator(SimulatorSettings())
-            await simulator.start()
-        self._stack.push_async_callback(simulator.aclose)
-        settings = UpstreamSettings(name="simulator", base_url=simulator.base_url, slots=SIMULATED_SLOTS)
-        self._add(Upstream(settings, self._limits))
-
-    async def _start_local(self, model_file: Path) -> None:
-        local = self._local = LocalServer(model_file, alias=LOCAL_MODEL, on_state=self._on_local_state)
-        self._stack.push_async_callback(local.aclose)
-        # It loads for a second or two: until then its model alone is answered 529.
-        self._starting = asyncio.get_running_loop().create_task(self._first_start(local))
-        await asyncio.sleep(0)
+    async def _add_local(self, local: LocalView) -> None:
         session = await self._stack.enter_async_context(_session())
 
         async def busy() -> int | None:
@@ -191,23 +184,30 @@ class EmbeddedBackend:
             profile="llamacpp",
         )
         self._add(
-            Upstream(settings, self._limits, session=session, busy=busy, unavailable=self._local_refusal)
+            Upstream(
+                settings,
+                self._limits,
+                session=session,
+                busy=busy,
+                unavailable=self._local_refusal,
+                sharing=self._sharing(settings),
+            )
         )
+        self._changed()
 
-    async def _first_start(self, local: LocalServer) -> None:
-        try:
-            await local.start()
-        except LocalServerError as error:
-            log.warning("no_embedded_model", reason=str(error))  # the text says it all: no traceback
+    def _sharing(self, settings: UpstreamSettings) -> Sharing | None:
+        return sharing(self._coordination, settings, self._lost)
 
-    def _on_local_state(self, state: str) -> None:
-        upstream = self.upstreams.get("local")
-        if state == "ready" and upstream is not None and self._local is not None:
-            upstream.slots.set_slots(self._local.slots)
-        log.info("embedded_model", state=state)
+    def _changed(self) -> None:
+        local, upstream = self._servers.view.local, self.upstreams.get("local")
+        if local is None or upstream is None:
+            return
+        was, self._ready = self._ready, local.state == "ready"
+        if self._ready and not was:
+            upstream.slots.set_slots(local.slots)
 
     def _local_refusal(self) -> Fault | None:
-        local = self._local
+        local = self._servers.view.local
         if local is None or local.state == "ready":
             return None
         if local.state in ("starting", "restarting"):
@@ -216,11 +216,9 @@ class EmbeddedBackend:
         return Fault("overloaded_error", "the embedded model's server does not run", 529, "30")
 
     def _add(self, upstream: Upstream) -> None:
+        upstream.start()
         self.upstreams[upstream.name] = upstream
         self._stack.push_async_callback(upstream.aclose)
 
     async def aclose(self) -> None:
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
         await self._stack.aclose()

@@ -325,27 +325,30 @@ class Exchange:
         if not 200 <= status < 300:
             self._error_head = (status, headers)
 
-    @guarded
     def on_body(self, data: bytes) -> None:
-        self._time.heard = True
-        if self._error_head is not None:
-            self._error_body += data[:_ERROR_BODY_LIMIT]
-            if len(self._error_body) >= _ERROR_BODY_LIMIT:
-                self._end_upstream()
-            return
-        if self.cause is None:
-            self._answer.feed(data)
-            self._received()
+        try:  # this and `on_read` come with every token: `guarded`, written out
+            self._time.heard = True
+            if self._error_head is not None:
+                self._error_body += data[:_ERROR_BODY_LIMIT]
+                if len(self._error_body) >= _ERROR_BODY_LIMIT:
+                    self._end_upstream()
+            elif self.cause is None and self._answer.feed(data):
+                self._received()
+        except Exception as error:  # noqa: BLE001 - every bug has this one exit
+            self.fail_internally(error)
 
-    @guarded
     def on_read(self) -> None:
         """Everything of this read was taken in: one write for all of it."""
-        self._flush()
-        link = self._link
-        if link is None or not link.paused or self._call is None or self.cause is not None:
-            return
-        # Parts merge in their block while the client does not read; only then the upstream waits.
-        if self._stream.pending > self._limits.max_behind:
+        try:
+            self._flush()
+            # Parts merge in their block while the client does not read; only then the upstream waits.
+            if self._stream.blocks.pending > self._limits.max_behind:
+                self._hold_back()
+        except Exception as error:  # noqa: BLE001 - every bug has this one exit
+            self.fail_internally(error)
+
+    def _hold_back(self) -> None:
+        if self._link is not None and self._link.paused and self._call is not None and self.cause is None:
             self._time.held_back = True
             self._call.pause_reading()
 
@@ -374,14 +377,14 @@ class Exchange:
     def _received(self) -> None:
         """The machine has taken something in: what does it mean for this exchange?"""
         stream = self._stream
-        if stream.begun and self.record.first_token is None:
+        if self.record.first_token is None and stream.begun:
             self.phase = Phase.STREAMING
             self.record.first_token = self._clock()
             if self._lease is not None:
                 self._lease.active = True
         if stream.ended:
             self.close("finished" if stream.fault is None else "upstream")
-        elif stream.committed and not self._started:
+        elif not self._started and stream.committed:
             self._news.set()
 
     # --- what the client does (server.edge.LinkListener) ---
@@ -406,17 +409,16 @@ class Exchange:
 
     def _flush(self) -> None:
         """Write what the machine allows, if the client has its status and reads."""
+        link = self._link
         if self._bug is not None:
             return
-        if not self._answer.streaming:
+        if self._started:
+            if link is not None and not link.paused and self.cause not in CLIENT_IS_GONE:
+                self._write_events(link)
+        elif not self._answer.streaming:
             self._answer.fold()
             if self._answer.fault is not None:
                 self.close("upstream", self._answer.fault)
-            return
-        link = self._link
-        if not self._started or link is None or link.paused or self.cause in CLIENT_IS_GONE:
-            return
-        self._write_events(link)
 
     def _write_events(self, link: ClientLink) -> None:
         frames = self._answer.frames()

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from antiphon.core.dialects.chat_request import ChatRequest, encode
-from antiphon.core.dialects.documents import ReadPdf, open_documents
+from antiphon.core.dialects.documents import ReadPdf, may_hold_documents, open_documents
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
@@ -53,7 +53,7 @@ class Planner(Struct, frozen=True):
             request = parse(body, counting=counting)
             route = self.table.find(request.model)
             quirks = by_name(route.profile)
-            if read_pdf is not None:
+            if read_pdf is not None and may_hold_documents(body):
                 request = open_documents(request, read_pdf, images=quirks.images != "none")
             sends = route.sends or request.model
             write = partial(
@@ -70,6 +70,7 @@ class Planner(Struct, frozen=True):
                     # Servers that add prompt and limit refuse the sum; the others stop by themselves.
                     room = max(LEAST_ANSWER, route.window - chat.input_estimate)
                     if request.max_tokens > room:
+                        del chat  # a large one would stay while the next is written
                         chat = write(structs.replace(request, max_tokens=room))
         except (RequestError, NoRouteError) as refused:
             return refused.fault

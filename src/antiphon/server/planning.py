@@ -4,12 +4,12 @@ Owns that decision and the worker. A large body goes to the worker, and so does 
 whatever its size: no PDF is ever opened on the loop. It must not know what a plan is or how a PDF is read.
 
     planning = Planning(settings.limits, settings.pdf)
-    await planning.plan(Planner(table, sealer), body)   -> Plan | Fault
+    await planning.plan(Planner(table, sealer), [body])   -> Plan | Fault
 """
 
 from __future__ import annotations
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from antiphon.config import Limits, PdfMode
 from antiphon.core import own_faults
@@ -19,7 +19,8 @@ from antiphon.server import pdf
 from antiphon.server.heavy import MEMORY, HeavyWork, TooHeavyError
 from antiphon.server.plan import Plan, Planner
 
-# Of a body, at most, while it is read: as it came, decoded, translated, written, and some on the way.
+# Of a body, at most, while it is read: as it came, with an image taken out and put in, and as it is sent;
+# and what the allocator keeps of that.
 _COPIES = 8
 
 
@@ -36,20 +37,27 @@ class Planning:
         memory = MEMORY + _COPIES * limits.max_body
         self._heavy = HeavyWork(seconds=limits.heavy_time, memory=memory)
 
-    async def plan(self, planner: Planner, body: bytes, *, counting: bool = False) -> Plan | Fault:
-        """The plan of a request's body, or why it is refused. Cancel safe."""
-        if len(body) < self._heavy_body:
+    async def plan(self, planner: Planner, body: list[bytes], *, counting: bool = False) -> Plan | Fault:
+        """The plan of a request's body, or why it is refused. Cancel safe.
+
+        `body` comes in pieces and is emptied on the way to the worker, so that it is nowhere twice.
+        """
+        if sum(map(len, body)) < self._heavy_body:
+            whole = b"".join(body) if len(body) > 1 else body[0]
             try:
-                return planner.plan(body, counting, None if self._mode == "refuse" else _elsewhere)
+                return planner.plan(whole, counting, None if self._mode == "refuse" else _elsewhere)
             except _NeedsWorkerError:
-                pass  # below
+                del whole  # below
         try:
-            return await self._heavy.run(_plan_in_worker, planner, body, counting, self._mode)
+            planned, sent = await self._heavy.run(_plan_in_worker, body, planner, counting, self._mode)
         except TooHeavyError as ended:
             if ended.note:  # the path of the document that it was reading
                 said = f"{ended.note}: document {PDF}: it takes too much time or memory to read"
                 return own_faults.invalid_request(said)
             return own_faults.invalid_request("the request's body takes too long to read")
+        if isinstance(planned, Fault):
+            return planned
+        return structs.replace(planned, chat=structs.replace(planned.chat, body=sent))
 
     def close(self) -> None:
         self._heavy.close()
@@ -59,5 +67,11 @@ def _elsewhere(path: str, data: Raw, images: bool) -> OpenedDocument:
     raise _NeedsWorkerError
 
 
-def _plan_in_worker(planner: Planner, body: bytes, counting: bool, mode: PdfMode) -> Plan | Fault:
-    return planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode))
+def _plan_in_worker(
+    body: bytes, planner: Planner, counting: bool, mode: PdfMode
+) -> tuple[Plan | Fault, bytes]:
+    """The plan without the body that it sends, and that body."""
+    planned = planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode))
+    if isinstance(planned, Fault):
+        return planned, b""
+    return structs.replace(planned, chat=structs.replace(planned.chat, body=b"")), planned.chat.body

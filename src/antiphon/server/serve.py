@@ -18,8 +18,12 @@ from types import FrameType
 import structlog
 import uvicorn
 
-from antiphon.server.app import Gateway
+from antiphon.config import Settings
+from antiphon.core.seal import Sealer
+from antiphon.server.app import Backend, Gateway
+from antiphon.server.backends import EmbeddedBackend, SingleBackend
 from antiphon.server.edge import EdgeProtocol
+from antiphon.server.embedded import Servers
 
 log = structlog.get_logger("antiphon.server")
 
@@ -99,13 +103,42 @@ def raise_descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def serve(gateway: Gateway, on_started: Callable[[int], None] = lambda port: None) -> None:
-    """Serve until a signal. `on_started` gets the port that is listened on.
+def gateway_for(settings: Settings, sealer: Sealer, embedded: Servers | None = None) -> Gateway:
+    """The gateway that these settings ask for; without an upstream of the user's it needs the embedded ones.
 
-    Raises SystemExit if the address cannot be used (uvicorn logs why).
+    Raises ValueError for an upstream or a coordination that cannot be, ModuleNotFoundError where the redis
+    client is asked for and not installed, OSError for a folder that cannot be used.
+    """
+
+    def lost(request_id: str) -> None:
+        for exchange in list(gateway.live):
+            if exchange.job.request_id == request_id:
+                exchange.on_lease_lost()
+
+    backend: Backend
+    limits, coordination = settings.limits, settings.coordination
+    if settings.upstream is not None:
+        backend = SingleBackend(settings.upstream, limits, coordination=coordination, lost=lost)
+    elif embedded is not None:
+        backend = EmbeddedBackend(limits, embedded, coordination=coordination, lost=lost)
+    else:
+        raise ValueError("an upstream is needed")
+    gateway = Gateway(settings, backend, sealer=sealer)
+    return gateway
+
+
+def serve(
+    gateway: Gateway,
+    on_started: Callable[[int], None] = lambda port: None,
+    sockets: list[socket.socket] | None = None,
+) -> None:
+    """Serve until a signal. `on_started` gets the port that is listened on, in the loop.
+
+    `sockets` are bound already, where others have the same port. Raises SystemExit if the address cannot be
+    used (uvicorn logs why).
     """
     raise_descriptor_limit()
-    AntiphonServer(server_config(gateway), gateway, on_started).run()
+    AntiphonServer(server_config(gateway), gateway, on_started).run(sockets)
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:

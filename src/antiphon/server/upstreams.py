@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-
 from msgspec import Struct
 
 from antiphon.config import CoordinationPolicy, Limits, UpstreamSettings

@@ -6,7 +6,8 @@ Owns the text; the CLI prints it.
 from __future__ import annotations
 
 from antiphon.config import Settings
-from antiphon.server.backends import LOCAL_MODEL, SIMULATED_MODEL
+from antiphon.server.backends import SIMULATED_MODEL
+from antiphon.server.embedded import LOCAL_MODEL
 
 
 def welcome(settings: Settings, port: int) -> str:
@@ -16,7 +17,7 @@ def welcome(settings: Settings, port: int) -> str:
     if settings.upstream is not None:
         model = "MODEL"
         one = settings.upstream
-        facts = f"{one.slots} slots, profile {one.profile}"
+        facts = f"{one.slots} slots, profile {one.profile}{_processes(settings)}"
         lines = [
             f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from your upstream ({facts})",
             "  any model name passes through: put your server's name where MODEL stands",
@@ -25,8 +26,9 @@ def welcome(settings: Settings, port: int) -> str:
         note = ""
     else:
         model = LOCAL_MODEL
+        source = f"its embedded upstreams{_processes(settings)}"
         lines = [
-            f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from its embedded upstreams",
+            f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from {source}",
             f"  {LOCAL_MODEL:<10} llama.cpp with SmolLM2-135M-Instruct: a real, very small model",
             f"  {SIMULATED_MODEL:<10} the simulator: scripted thinking, text and tool calls",
         ]
@@ -52,3 +54,7 @@ def welcome(settings: Settings, port: int) -> str:
             "  Ctrl-C drains and stops; a second one stops at once.",
         ]
     )
+
+
+def _processes(settings: Settings) -> str:
+    return f", {settings.workers} workers" if settings.workers > 1 else ""

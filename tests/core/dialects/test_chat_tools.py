@@ -240,7 +240,10 @@ def test_a_deferred_tool_that_a_system_turn_adds_is_there():
     [
         {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "unknown"}},
         {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": F}},
-        {"type": "tool_addition", "tool": {"type": "mcp_tool_reference", "server_name": "s", "name": "later"}},
+        {
+            "type": "tool_addition",
+            "tool": {"type": "mcp_tool_reference", "server_name": "s", "name": "later"},
+        },
         {"type": "tool_addition"},
         {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "later"}},
     ],

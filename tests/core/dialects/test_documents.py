@@ -6,7 +6,12 @@ import pytest
 from msgspec import Raw
 
 from antiphon.core.dialects.chat_request import encode
-from antiphon.core.dialects.documents import OpenedDocument, UnreadableError, open_documents
+from antiphon.core.dialects.documents import (
+    OpenedDocument,
+    UnreadableError,
+    may_hold_documents,
+    open_documents,
+)
 from antiphon.core.dialects.quirks import GENERIC
 from antiphon.core.surfaces.messages.request import RequestError, parse
 from antiphon.core.surfaces.messages.request_blocks import Image, Source, Text
@@ -151,6 +156,14 @@ def test_what_is_no_pdf_is_never_opened(source):
     assert read.asked == []
     with pytest.raises(RequestError, match=r"^messages\.0\.content\.0"):
         encode(request, GENERIC)
+
+
+@pytest.mark.parametrize("kind", [b'"document"', b'"\\u0064ocument"', b'"docum\\u0065nt"'])
+def test_no_spelling_of_a_document_is_missed(kind):
+    body = json.dumps({"model": "m", "max_tokens": 1, "messages": [user(PDF)]}).encode()
+    assert may_hold_documents(body.replace(b'"document"', kind))
+    plain = {"model": "m", "max_tokens": 1, "messages": [user("read the document")]}
+    assert not may_hold_documents(json.dumps(plain).encode())
 
 
 def test_the_media_type_in_any_case():

@@ -38,8 +38,18 @@ if TYPE_CHECKING:
     from antiphon.core.dialects.losses import Losses
     from antiphon.core.dialects.quirks import Quirks
 
-Piece: TypeAlias = str | Raw
-"""A text, or an image as the raw JSON string of its URL: megabytes of base64 are never unpacked."""
+
+class Picture:
+    """An image's URL as raw JSON in two pieces: megabytes of base64 are never unpacked, and copied once."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, head: bytes, tail: memoryview | bytes) -> None:
+        self.head = head
+        self.tail = tail
+
+
+Piece: TypeAlias = str | Picture
 
 # What Anthropic's own servers put into a conversation: calls and results of tools that they ran.
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use", "mcp_tool_listing"})
@@ -125,15 +135,15 @@ def arguments(call: ToolUse) -> str:
 # --- Images, documents, search results ------------------------------------------------------------
 
 
-def _image(source: Source, path: str, quirks: Quirks) -> Raw:
-    """The image's URL as raw JSON. Only the two kinds of URL that a server may fetch or unpack."""
+def _image(source: Source, path: str, quirks: Quirks) -> Picture:
+    """The image by its URL. Only the two kinds of URL that a server may fetch or unpack."""
     if quirks.images == "none":
         raise RequestError(path, "image: this model's server takes text only")
     if source.type == "base64":
         if source.media_type is None or not _MEDIA_TYPE.fullmatch(source.media_type):
             raise RequestError(f"{path}.source.media_type", "Input should be a media type such as image/png")
         data = _json_string(source.data, f"{path}.source.data")
-        return Raw(b"".join((b'"data:', source.media_type.encode(), b";base64,", data[1:])))
+        return Picture(b'"data:%b;base64,' % source.media_type.encode(), data[1:])
     if source.type == "url":
         url = source.url or ""
         scheme = url.partition(":")[0].lower()
@@ -141,7 +151,7 @@ def _image(source: Source, path: str, quirks: Quirks) -> Raw:
             raise RequestError(f"{path}.source.url", "Input should be an http, https or data URL")
         if quirks.images == "base64" and scheme != "data":
             raise RequestError(f"{path}.source", "image: this model's server takes base64 images, not URLs")
-        return Raw(msgspec.json.encode(url))
+        return Picture(msgspec.json.encode(url), b"")
     raise RequestError(f"{path}.source.type", f"image sources of type '{source.type[:64]}' are not supported")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from antiphon.core import tool_ids
 from antiphon.core.dialects import chat_content, chat_tools
@@ -42,6 +42,7 @@ _BILLING = "x-anthropic-billing-header"
 _REMINDER = "<system-reminder>"
 _ALPHANUMERIC = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM9 = 9
+_CUT = b"\0"  # a byte that no JSON has: inside strings it is escaped
 
 Unseal: TypeAlias = Callable[[str], Any]
 """A thinking block's `signature` to the state that this upstream once gave, None for everything else."""
@@ -52,14 +53,16 @@ def nothing_sealed(signature: str) -> None:
 
 
 class Conversation(Struct, frozen=True):
-    """`messages` to send; how many images are in them and the bytes these take; the client's tool ids.
+    """`count` messages as JSON, in pieces to be joined; the client's tool ids.
 
-    `is_prefill`: the last message is text of the assistant's, to be continued.
+    `images` are in them, and all but `text_bytes` of the JSON are theirs. `is_prefill`: the last message is
+    text of the assistant's, to be continued.
     """
 
-    messages: list[dict[str, Any]]
+    pieces: list[bytes | memoryview]
+    count: int
     images: int
-    image_bytes: int
+    text_bytes: int
     client_tool_ids: frozenset[str]
     is_prefill: bool
 
@@ -141,10 +144,12 @@ def encode_messages(
             writer.messages[-1][quirks.prefill_mark] = True
         elif not quirks.prefill and not quirks.continues:
             losses.degrade(previous.path)
+    texts, pictures = _encoded(writer.messages)
     return Conversation(
-        messages=writer.messages,
-        images=writer.images,
-        image_bytes=writer.image_bytes,
+        pieces=_interleaved(texts, pictures),
+        count=len(writer.messages),
+        images=len(pictures),
+        text_bytes=sum(map(len, texts)),
         client_tool_ids=frozenset(writer.ids),
         is_prefill=previous is not None,
     )
@@ -212,9 +217,7 @@ def _system(request: MessagesRequest, losses: Losses) -> list[str]:
     return texts
 
 
-def _notes(
-    turn: Turn, path: str, quirks: Quirks, losses: Losses, *, text_only: bool
-) -> list[Piece | _Note]:
+def _notes(turn: Turn, path: str, quirks: Quirks, losses: Losses, *, text_only: bool) -> list[Piece | _Note]:
     """What a system turn says, and the images in it. The API's own have text only, and changes of tools.
 
     `text_only`: it becomes a system message, where no server takes images. Raises RequestError.
@@ -300,8 +303,6 @@ class _Writer:
 
     def __init__(self, quirks: Quirks, names: ToolNames, losses: Losses) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.images = 0
-        self.image_bytes = 0
         self.ids: dict[str, str] = {}
         """Tool ids: the client's to the upstream's."""
         self._used: set[str] = set()
@@ -376,8 +377,6 @@ class _Writer:
             if isinstance(piece, str):
                 parts.append({"type": "text", "text": piece})
             else:
-                self.images += 1
-                self.image_bytes += len(memoryview(piece))
                 parts.append({"type": "image_url", "image_url": {"url": piece}})
         self.messages.append({"role": "user", "content": parts})
 
@@ -397,6 +396,25 @@ class _Writer:
             self._used.add(found)
             self.ids[client_id] = found
         return found
+
+
+def _encoded(messages: list[dict[str, Any]]) -> tuple[list[bytes], list[chat_content.Picture]]:
+    """The messages as JSON, cut where an image's URL belongs, and the images."""
+    pictures: list[chat_content.Picture] = []
+
+    def cut(picture: chat_content.Picture) -> Raw:
+        pictures.append(picture)
+        return Raw(_CUT)
+
+    encoded = msgspec.json.encode(messages, enc_hook=cut)
+    return (encoded.split(_CUT) if pictures else [encoded]), pictures
+
+
+def _interleaved(texts: list[bytes], pictures: list[chat_content.Picture]) -> list[bytes | memoryview]:
+    pieces: list[bytes | memoryview] = [texts[0]]
+    for picture, text in zip(pictures, texts[1:], strict=True):
+        pieces += (picture.head, picture.tail, text)
+    return pieces
 
 
 def _in_call_order(

@@ -110,17 +110,14 @@ def encode(
             body["tool_choice"] = tools.choice
         if tools.one_at_a_time:
             body["parallel_tool_calls"] = False
-    messages = msgspec.json.encode(conversation.messages)
-    body["messages"] = Raw(messages)
-
-    text_bytes = len(messages) - conversation.image_bytes + tool_bytes
+    head = msgspec.json.encode(body).removesuffix(b"}")
     return ChatRequest(
-        body=msgspec.json.encode(body),
+        body=b"".join((head, b',"messages":', *conversation.pieces, b"}")),
         ignored=losses.ignored,
         degraded=losses.degraded,
         stop_sequences=tuple(stop),
-        input_estimate=text_bytes * _TOKENS // _BYTES
-        + _MESSAGE_TOKENS * len(conversation.messages)
+        input_estimate=(conversation.text_bytes + tool_bytes) * _TOKENS // _BYTES
+        + _MESSAGE_TOKENS * conversation.count
         + _TOOL_TOKENS * len(tools.functions)
         + _IMAGE_TOKENS * conversation.images,
         history_tool_ids=conversation.client_tool_ids,

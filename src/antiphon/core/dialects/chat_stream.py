@@ -129,30 +129,38 @@ class ChatStream:
         self._seen = False  # a choice, or a report of usage
         self._said = False  # a delta with something in it
         self._done = False
-        self._plain = True  # no chunk was anything but plain text since there was text
+        self._plain = True  # no chunk has said more than text since there is text
+
+    @property
+    def at_rest(self) -> bool:
+        """What comes next stands for itself: nothing that came before waits for it."""
+        return (
+            self._plain
+            and self._said
+            and not self._done
+            and self._tags is None
+            and not self._mender.waiting
+            and not self._state.waiting
+        )
 
     def plain(self, data: bytes, kind: str) -> str | None:
-        """The text of a read that is one frame with one piece of ASCII text of this kind, and nothing else.
+        """The text of a read that is one whole frame with one piece of text of this kind, and nothing else.
 
-        `kind` is `text` or `thinking`. For such a read `feed` would return this one part and be left as it
-        was; so is this. None: it is another read, or something came before that it may belong to.
+        To be asked only `at_rest`: then `feed` would make this one part of it and be left as it was, and so
+        is this. `kind` is `text` or `thinking`. None: `feed` must take the read.
         """
-        if not self._plain or not self._said or self._done or self._tags is not None or self._mender.waiting:
-            return None
         payload = self._sse.lone(data)
         if payload is None:
             return None
         delta = decode_plain(payload)
         if delta is None:
-            # A server that says more in each chunk does so in all: not to be tried again and again.
+            # A server that says more in one chunk mostly does so in all: not to be tried again and again.
             self._plain = False
             return None
         text, other = delta.content, delta.reasoning_content or delta.reasoning
         if kind == "thinking":
             text, other = other, text
-        elif self._state.waiting:
-            return None
-        return text if text and not other and text.isascii() else None
+        return text if text and not other else None
 
     def feed(self, data: bytes) -> list[Part]:
         """Take the next bytes of the body. Never raises for what they say; nothing follows an end."""

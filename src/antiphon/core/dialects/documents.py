@@ -52,6 +52,11 @@ def is_pdf(source: Source) -> bool:
     return source.type == "base64" and (source.media_type or "").lower() == PDF
 
 
+def may_hold_documents(body: bytes) -> bool:
+    """False if no block of this request can be a document: its type is not there, in no spelling of JSON."""
+    return b'"document"' in body or b"\\u" in body
+
+
 def open_documents(request: MessagesRequest, read_pdf: ReadPdf, *, images: bool) -> MessagesRequest:
     """The request with its PDFs opened; the same object if it has none.
 

@@ -121,9 +121,12 @@ def parse(body: bytes, *, counting: bool = False) -> MessagesRequest:
     `counting`: a body of `count_tokens`, which has no `max_tokens` (protocol: Messages API).
     """
     body = checked(body)
-    members_of(body)
     unknown: dict[str, None] = {}
-    wire: _Body = (_COUNT_BODY if counting else _BODY).read(body, "", unknown)
+    try:
+        wire: _Body = (_COUNT_BODY if counting else _BODY).read(body, "", unknown)
+    except RequestError:
+        members_of(body)  # says so if it is no JSON at all
+        raise
     if not wire.messages:
         raise RequestError("messages", "at least one message is required")
     for name in _REFUSED:

@@ -159,7 +159,6 @@ _SURROGATES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 _LONE = 6  # bytes in `\ud800`; a pair has twelve, an escaped backslash two
-_ESCAPED = re.compile(rb'\\[\\"]')
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _AT = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
@@ -221,7 +220,7 @@ def _depth(body: bytes) -> int:
     Needs no valid JSON: escaped quotes go, everything but brackets and quotes goes, then every second
     piece between quotes is the inside of a string.
     """
-    bare = _ESCAPED.sub(b"", body).translate(None, _ALL_BUT_STRUCTURE)
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _ALL_BUT_STRUCTURE)
     brackets = b"".join(bare.split(b'"')[::2]).translate(_STEPS)
     return max(accumulate(memoryview(brackets).cast("b")), default=0)
 
