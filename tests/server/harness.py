@@ -608,7 +608,7 @@ class House:
         pool = self.up.pool.statistics
         await until(lambda: pool().active == pool().connecting == pool().settling == 0)
         await until(lambda: asyncio.all_tasks() == self._tasks)
-        assert not self.server.server_state.tasks
+        await until(lambda: not self.server.server_state.tasks)
         idle = pool().idle
         await until(lambda: sum(not side.closed.is_set() for side in self._inference_sides()) <= idle)
         self._check_said()

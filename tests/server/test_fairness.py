@@ -128,3 +128,16 @@ def test_a_full_queue_makes_room_at_the_cost_of_who_waits_most():
     assert queue.newest_of_longest(than="new") == "a-title"
     queue.remove("a-title")
     assert queue.newest_of_longest(than="b") == "a3"
+
+
+def test_a_newcomers_place_is_where_fairness_would_put_it():
+    queue = FairQueue()
+    for number in range(20):
+        queue.push(f"a{number}", share="a")
+    assert queue.ahead_of_newcomer("a", {"a": 1}) == 20
+    assert queue.ahead_of_newcomer("b", {"a": 1}) == 0
+    assert queue.ahead_of_newcomer("b", {"a": 1, "b": 3}) == 2
+    queue.push("b0", share="b")
+    ahead = queue.ahead_of_newcomer("b", Counter({"a": 1}))
+    queue.push("b1", share="b")
+    assert queue.in_order(Counter({"a": 1})).index("b1") == ahead

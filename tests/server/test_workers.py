@@ -126,6 +126,16 @@ def serve(tmp_path, upstream) -> Iterator[Callable[..., Fleet]]:
         fleet.close()
 
 
+@pytest.fixture
+def redis_url(tmp_path) -> Iterator[str]:
+    if BINARY is None:
+        pytest.skip("shared slots: no valkey-server or redis-server")
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server.url
+    server.close()
+
+
 class Clients:
     """Streams that are read to their end, each in a thread."""
 
@@ -215,8 +225,8 @@ def test_a_killed_worker_costs_its_own_streams_and_nothing_else(serve, upstream)
     assert [line["status"] for line in fleet.logged() if line["event"] == "worker_restarts"] == [-9]
 
 
-def test_a_worker_that_stood_still_too_long_ends_its_streams_honestly(serve, upstream) -> None:
-    fleet = serve("--workers", "3", "--slots", "1")
+def test_a_worker_that_stood_still_too_long_ends_its_streams_honestly(serve, upstream, redis_url) -> None:
+    fleet = serve("--workers", "3", "--slots", "1", "--coordination", redis_url)
     first = Clients(fleet, count=1)
     wait_until(lambda: len(upstream.inside()) == 1, "stream at the upstream")
     [mine] = upstream.inside()
@@ -231,8 +241,12 @@ def test_a_worker_that_stood_still_too_long_ends_its_streams_honestly(serve, ups
     wait_until(lambda: mine not in upstream.inside(), "its end at the upstream")
     upstream.let_go(10)
     assert others.join() == ["message_stop"] * 10
-    causes = [line["cause"] for line in fleet.logged() if line["event"] == "exchange"]
-    assert sorted(causes) == ["finished"] * 10 + ["lost"]
+    wait_until(lambda: len(causes(fleet)) == 11, "record of each")
+    assert sorted(causes(fleet)) == ["finished"] * 10 + ["lost"]
+
+
+def causes(fleet: Fleet) -> list[str]:
+    return [line["cause"] for line in fleet.logged() if line["event"] == "exchange"]
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
@@ -288,24 +302,17 @@ def is_over(pid: int) -> bool:
     return True
 
 
-def test_two_gateways_share_the_slots_through_redis(serve, upstream, tmp_path) -> None:
-    if BINARY is None:
-        pytest.skip("shared slots: no valkey-server or redis-server")
-    server = RedisServer(tmp_path)
-    server.start()
-    try:
-        first = serve("--coordination", server.url)
-        second = serve("--workers", "2", ANTIPHON_COORDINATION=server.url)
-        clients = Clients(first, second, count=8)
-        all_of(upstream, clients, 8)
-        assert clients.join() == ["message_stop"] * 8
-        assert upstream.peak == 2
-        for fleet in (first, second):
-            fleet.process.send_signal(signal.SIGTERM)
-            assert fleet.exit() == 0
-            assert any(line["event"] == "exchange" for line in fleet.logged())
-    finally:
-        server.close()
+def test_two_gateways_share_the_slots_through_redis(serve, upstream, redis_url) -> None:
+    first = serve("--coordination", redis_url)
+    second = serve("--workers", "2", ANTIPHON_COORDINATION=redis_url)
+    clients = Clients(first, second, count=8)
+    all_of(upstream, clients, 8)
+    assert clients.join() == ["message_stop"] * 8
+    assert upstream.peak == 2
+    for fleet in (first, second):
+        fleet.process.send_signal(signal.SIGTERM)
+        assert fleet.exit() == 0
+        assert causes(fleet)
 
 
 def test_without_the_server_and_closed_nobody_is_admitted(serve, upstream) -> None:

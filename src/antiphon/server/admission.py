@@ -166,12 +166,13 @@ class Slots:
         self._wake()
         return ticket
 
-    def expected_wait(self, position: int | None = None) -> float:
-        """Seconds until the waiter at `position` (0 is next; None: one who came now) would have a slot.
+    def expected_wait(self, position: int | None = None, *, share: str = "") -> float:
+        """Seconds until the waiter at `position` (0 is next) would have a slot.
 
-        From how long slots were really held of late; 0 while nothing is known.
+        `position` None: one of `share` who came now, wherever fairness would put it. From how long slots
+        were really held of late; 0 while nothing is known.
         """
-        ahead = len(self._queue) if position is None else position
+        ahead = self._queue.ahead_of_newcomer(share, self._used()) if position is None else position
         free = self._limit - len(self._leases)
         if ahead < free:
             return 0.0

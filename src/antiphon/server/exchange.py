@@ -192,6 +192,10 @@ class Exchange:
         else:
             await self._serve_whole(send)
 
+    def _expected_wait(self) -> int:
+        """Whole seconds after which it may be worth to come back."""
+        return math.ceil(self._upstream.slots.expected_wait(share=self.job.share))
+
     @property
     def output_tokens(self) -> int:
         """Generated so far: reported, or estimated while nothing was reported; 0 before the first token."""
@@ -264,7 +268,7 @@ class Exchange:
             self._received()
             return
         job, slots = self.job, self._upstream.slots
-        wait = slots.expected_wait()
+        wait = slots.expected_wait(share=job.share)
         if wait > job.patience:
             self.close("overload", own_faults.queue_timeout(math.ceil(wait)))
             return
@@ -286,7 +290,7 @@ class Exchange:
     def on_displaced(self) -> None:
         """The queue is full, and this place went to somebody who waits less than we do."""
         self._ticket = None
-        self.close("overload", own_faults.queue_full(math.ceil(self._upstream.slots.expected_wait())))
+        self.close("overload", own_faults.queue_full(self._expected_wait()))
 
     @guarded
     def on_granted(self, lease: Lease) -> None:
@@ -438,7 +442,12 @@ class Exchange:
             self._give_up_client()
         elif self.cause is None:
             fault = time.overdue(
-                now, self.phase, self.record, self._stream, reports_usage=self._upstream.reports_usage
+                now,
+                self.phase,
+                self.record,
+                self._stream,
+                reports_usage=self._upstream.reports_usage,
+                expected_wait=self._expected_wait,
             )
             if fault is not None:
                 self.close("deadline", fault)

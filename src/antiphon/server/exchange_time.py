@@ -5,6 +5,8 @@ Owns which limit has run out. A read or a write costs one assignment here, no cl
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from antiphon.config import Limits
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
@@ -44,14 +46,24 @@ class ExchangeTime:
         return self.paused_since is not None and now - self.paused_since > self.limits.write_stall
 
     def overdue(
-        self, now: float, phase: Phase, record: ExchangeRecord, stream: Stream, *, reports_usage: bool
+        self,
+        now: float,
+        phase: Phase,
+        record: ExchangeRecord,
+        stream: Stream,
+        *,
+        reports_usage: bool,
+        expected_wait: Callable[[], int],
     ) -> Fault | None:
-        """The fault of the limit that has run out, if one has. `reports_usage`: usage was asked for."""
+        """The fault of the limit that has run out, if one has.
+
+        `reports_usage`: usage was asked for. `expected_wait`: seconds until a newcomer had a slot.
+        """
         limits = self.limits
         silent = now - self.silent_since
         if phase is Phase.QUEUED:
             late = now - record.began > limits.queue_timeout
-            return own_faults.queue_timeout(retry_after=10) if late else None
+            return own_faults.queue_timeout(expected_wait()) if late else None
         if phase is Phase.CONNECTING:
             return own_faults.UPSTREAM_CONNECT_TIMEOUT if silent > limits.connect else None
         if stream.finished:

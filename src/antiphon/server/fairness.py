@@ -80,6 +80,34 @@ class FairQueue(Generic[T]):
             self._served.popitem(last=False)
         return item
 
+    def ahead_of_newcomer(self, share: str, used: Mapping[str, int]) -> int:
+        """How many would be served before one of this share who came now."""
+        own = self._lines.get(share, {})
+        if len(self._lines) == 1 and own:
+            return len(self)
+        mine = sum(map(len, own.values()))
+        counted = dict(used)
+        waiting = {other: sum(map(len, lines.values())) for other, lines in self._lines.items()}
+        waiting[share] = mine + 1
+        turns = {other: turn for turn, other in enumerate(self._served)}
+        ahead = 0
+        while True:
+            next_share = min(
+                waiting,
+                key=lambda other: (
+                    counted.get(other, 0) / self._weights.get(other, 1.0),
+                    turns.get(other, -1),
+                ),
+            )
+            if next_share == share and waiting[share] == 1:
+                return ahead
+            ahead += 1
+            counted[next_share] = counted.get(next_share, 0) + 1
+            turns[next_share] = len(self._served) + ahead
+            waiting[next_share] -= 1
+            if not waiting[next_share]:
+                del waiting[next_share]
+
     def newest_of_longest(self, *, than: str) -> T | None:
         """The last to come of the share that waits most, if it waits for more than share `than` would."""
         sizes = {share: sum(map(len, lines.values())) for share, lines in self._lines.items()}

@@ -267,6 +267,17 @@ def test_images_of_results_follow_after_all_results():
     )
 
 
+def test_images_are_put_where_they_were_whatever_the_texts_are():
+    pictures = [picture("QQ=="), picture("Qg==")]
+    (message,) = sent(user(text("a\0"), pictures[0], text("\0\0"), pictures[1]))
+    assert message["content"] == [
+        text("a\0"),
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QQ=="}},
+        text("\0\0"),
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,Qg=="}},
+    ]
+
+
 ORPHAN = "messages.{}: unexpected `tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
 UNANSWERED = "messages.{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each `tool_use` block must have a corresponding `tool_result` block in the next message."
 

@@ -1,8 +1,8 @@
 """The conversation of a Messages request, as Chat Completions messages.
 
-Owns the order and the form of messages: turns of one side that follow each other are one message, the
-results of tool calls come first and in the order of the calls, texts of a message are one string. What a
-single block becomes is in `chat_content`. A turn never changes because of a later one, so the messages of
+Owns the order and the form of messages: each side is one message, the results of tool calls come first and in
+the order of the calls, texts of a message are one string. Which turns make a side is in `chat_sides`, what
+a single block becomes in `chat_content`. A turn never changes because of a later one, so the messages of
 turn n are the first bytes of turn n+1's.
 
     [user "q", assistant [thinking "t", tool_use c1], user [tool_result c1 "r", text "go on"]]
@@ -12,23 +12,16 @@ turn n are the first bytes of turn n+1's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from antiphon.core import tool_ids
-from antiphon.core.dialects import chat_content, chat_tools
-from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError, Turn
-from antiphon.core.surfaces.messages.request_blocks import (
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-)
-from antiphon.core.surfaces.messages.request_reading import Foreign
+from antiphon.core.dialects import chat_content
+from antiphon.core.dialects.chat_sides import Assistant, Note, Unseal, User, gather, nothing_sealed
+from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError
+from antiphon.core.surfaces.messages.request_blocks import ToolResult, ToolUse
 
 if TYPE_CHECKING:
     from antiphon.core.dialects.chat_content import Piece
@@ -36,20 +29,10 @@ if TYPE_CHECKING:
     from antiphon.core.dialects.losses import Losses
     from antiphon.core.dialects.quirks import Quirks
 
-# Claude Code's first system block; kept, it would change the head of the prompt with every release (and in
-# some releases with every request), and no prefix cache would ever hold.
-_BILLING = "x-anthropic-billing-header"
 _REMINDER = "<system-reminder>"
 _ALPHANUMERIC = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM9 = 9
 _CUT = b"\0"  # a byte that no JSON has: inside strings it is escaped
-
-Unseal: TypeAlias = Callable[[str], Any]
-"""A thinking block's `signature` to the state that this upstream once gave, None for everything else."""
-
-
-def nothing_sealed(signature: str) -> None:
-    """No seal is known: every signature is foreign."""
 
 
 class Conversation(Struct, frozen=True):
@@ -67,55 +50,6 @@ class Conversation(Struct, frozen=True):
     is_prefill: bool
 
 
-class _User(Struct):
-    """Consecutive turns of the user's side. A piece is a text, an image, or a `_Note` in its place."""
-
-    results: list[tuple[str, ToolResult]] = field(default_factory=list)
-    pieces: list[Piece | _Note] = field(default_factory=list)
-
-    def is_empty(self) -> bool:
-        return not self.results and not self.pieces
-
-
-class _Assistant(Struct):
-    """Consecutive turns of the assistant's. `path` is that of the last, `calls_at` of the last that calls."""
-
-    path: str
-    calls_at: str = ""
-    texts: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    calls: dict[str, ToolUse] = field(default_factory=dict)
-    details: list[Any] = field(default_factory=list)
-    """`reasoning_details` as the upstream gave them."""
-    extras: dict[str, Any] = field(default_factory=dict)
-    """`extra_content` of calls, by the call's id; of the message itself under ""."""
-
-    def is_empty(self) -> bool:
-        return not self.texts and not self.thoughts and not self.calls and not self.details
-
-    def append(self, later: _Assistant) -> None:
-        self.path = later.path
-        self.calls_at = later.calls_at or self.calls_at
-        self.texts += later.texts
-        self.thoughts += later.thoughts
-        self.details += later.details
-        self.extras.update(later.extras)
-        for call in later.calls.values():
-            self.call(call, later.calls_at)
-
-    def call(self, block: ToolUse, path: str) -> None:
-        """Add a call. Raises RequestError for an id that the same message has already."""
-        if block.id in self.calls:
-            raise RequestError(path, f"`tool_use` ids must be unique: {block.id[:128]}")
-        self.calls[block.id] = block
-
-
-class _Note(Struct, frozen=True):
-    """A text of a `system` turn that stands inside the conversation."""
-
-    text: str
-
-
 def encode_messages(
     request: MessagesRequest,
     quirks: Quirks,
@@ -124,15 +58,15 @@ def encode_messages(
     unseal: Unseal = nothing_sealed,
 ) -> Conversation:
     """The messages for a server. Raises RequestError, with the path of the turn or block."""
-    system, sides = _sides(request, quirks, losses, unseal)
+    system, sides = gather(request, quirks, losses, unseal)
     if not sides:
         raise RequestError("messages", "at least one message with content is required")
     writer = _Writer(quirks, names, losses)
     if system:
         writer.messages.append({"role": "system", "content": "\n\n".join(system)})
-    previous: _Assistant | None = None
+    previous: Assistant | None = None
     for side in sides:
-        if isinstance(side, _Assistant):
+        if isinstance(side, Assistant):
             writer.assistant(side)
             previous = side
         else:
@@ -155,146 +89,6 @@ def encode_messages(
     )
 
 
-# --- Turns into sides -----------------------------------------------------------------------------
-
-
-def _sides(
-    request: MessagesRequest, quirks: Quirks, losses: Losses, unseal: Unseal
-) -> tuple[list[str], list[_User | _Assistant]]:
-    """The system texts, and the turns with what is empty left out and neighbours of one side together."""
-    system = _system(request, losses)
-    turns: list[_User | _Assistant] = []
-    for i, turn in enumerate(request.messages):
-        path = f"messages.{i}"
-        if turn.role == "assistant":
-            _join(turns, _assistant(turn, path, quirks, losses, unseal))
-        elif turn.role == "user":
-            _join(turns, _user(turn, path, quirks, losses))
-        else:
-            found = _notes(turn, path, quirks, losses, text_only=not turns or quirks.system_turns != "user")
-            if turns:
-                _join(turns, _User(pieces=found))
-            else:  # before the conversation begins it is the system prompt
-                system += [note.text for note in found if isinstance(note, _Note)]
-    sides: list[_User | _Assistant] = []
-    for side in turns:
-        if isinstance(side, _Assistant) and side.thoughts and not _wants_thoughts(side, quirks):
-            losses.ignore("messages.*.content.*.thinking")
-            side.thoughts.clear()
-        _join(sides, side)
-    return system, sides
-
-
-def _join(sides: list[_User | _Assistant], side: _User | _Assistant) -> None:
-    """Append a turn; the same side's goes on with what it said before, an empty one leaves no trace."""
-    last = sides[-1] if sides else None
-    if side.is_empty():
-        return
-    if isinstance(last, _User) and isinstance(side, _User):
-        last.results += side.results
-        last.pieces += side.pieces
-    elif isinstance(last, _Assistant) and isinstance(side, _Assistant):
-        last.append(side)
-    else:
-        sides.append(side)
-
-
-def _wants_thoughts(said: _Assistant, quirks: Quirks) -> bool:
-    if quirks.reasoning_when == "tool_turns":
-        return bool(said.calls)
-    return quirks.reasoning_when == "always"
-
-
-def _system(request: MessagesRequest, losses: Losses) -> list[str]:
-    texts = []
-    for i, block in enumerate(request.system):
-        text = block.text
-        if text.startswith(_BILLING):
-            losses.ignore(f"system.{i}")
-            text = text.partition("\n")[2]
-        if text:
-            texts.append(text)
-    return texts
-
-
-def _notes(turn: Turn, path: str, quirks: Quirks, losses: Losses, *, text_only: bool) -> list[Piece | _Note]:
-    """What a system turn says, and the images in it. The API's own have text only, and changes of tools.
-
-    `text_only`: it becomes a system message, where no server takes images. Raises RequestError.
-    """
-    found: list[Piece | _Note] = []
-    for j, block in enumerate(turn.content):
-        where = f"{path}.content.{j}"
-        if isinstance(block, Foreign) and block.type in chat_tools.TOOL_CHANGES:
-            continue  # `chat_tools` says what becomes of it
-        for piece in chat_content.pieces(block, where, quirks, losses):
-            if isinstance(piece, str):
-                found.append(_Note(piece))
-            elif text_only:
-                raise RequestError(where, "image: a system message can hold text only")
-            else:
-                found.append(piece)
-    return found
-
-
-def _user(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> _User:
-    heard = _User()
-    for j, block in enumerate(turn.content):
-        where = f"{path}.content.{j}"
-        if isinstance(block, Text):
-            if block.text:
-                heard.pieces.append(block.text)
-        elif isinstance(block, ToolResult):
-            heard.results.append((where, block))
-        elif isinstance(block, ToolUse | Thinking | RedactedThinking):
-            kind = block.__struct_config__.tag
-            raise RequestError(where, f"`{kind}` blocks can only be in `assistant` messages")
-        else:
-            heard.pieces += chat_content.pieces(block, where, quirks, losses)
-    return heard
-
-
-def _assistant(turn: Turn, path: str, quirks: Quirks, losses: Losses, unseal: Unseal) -> _Assistant:
-    """The assistant's turn; whether its thinking is sent back is decided when its neighbours are known."""
-    said = _Assistant(path)
-    extra: Any = None  # a call's state stands in the thinking block right before it
-    for j, block in enumerate(turn.content):
-        where = f"{path}.content.{j}"
-        if isinstance(block, Text):
-            if block.text:
-                said.texts.append(block.text)
-        elif isinstance(block, Thinking):
-            if block.thinking:
-                said.thoughts.append(block.thinking)
-            state = unseal(_signature(block))
-            if isinstance(state, dict):
-                said.details += state.get("reasoning_details") or []
-                extra = state.get("extra_content", extra)
-                if "message_extra_content" in state:
-                    said.extras[""] = state["message_extra_content"]
-        elif isinstance(block, RedactedThinking):
-            losses.ignore(where)
-        elif isinstance(block, ToolUse):
-            said.call(block, where)
-            said.calls_at = path
-            if extra is not None:
-                said.extras[block.id] = extra
-                extra = None
-        elif isinstance(block, ToolResult):
-            raise RequestError(where, "`tool_result` blocks can only be in `user` messages")
-        else:
-            said.texts += chat_content.spoken(block, where, quirks, losses)
-    return said
-
-
-def _signature(block: Thinking) -> str:
-    """Foreign signatures are of any form and never an error."""
-    try:
-        return msgspec.json.decode(block.signature, type=str)
-    except msgspec.DecodeError:
-        return ""
-
-
 # --- Sides into messages --------------------------------------------------------------------------
 
 
@@ -310,7 +104,7 @@ class _Writer:
         self._names = names
         self._losses = losses
 
-    def assistant(self, said: _Assistant) -> None:
+    def assistant(self, said: Assistant) -> None:
         empty = None if said.calls and self._quirks.null_content == "null" else ""
         message: dict[str, Any] = {
             "role": "assistant",
@@ -343,9 +137,9 @@ class _Writer:
             entry["extra_content"] = extra
         return entry
 
-    def user(self, side: _User, previous: _Assistant | None) -> None:
+    def user(self, side: User, previous: Assistant | None) -> None:
         """`previous` is what the assistant said right before (None: nothing, or the user spoke first)."""
-        shown: list[Piece | _Note] = []
+        shown: list[Piece | Note] = []
         for where, result in _in_call_order(side.results, previous):
             text, images = chat_content.result(result, where, self._quirks, self._losses)
             self.messages.append(
@@ -354,7 +148,7 @@ class _Writer:
             shown += images
         run: list[Piece] = []
         for piece in shown + side.pieces:
-            if not isinstance(piece, _Note):
+            if not isinstance(piece, Note):
                 run.append(piece)
             elif self._quirks.system_turns == "user":
                 run.append(_reminder(piece.text))
@@ -410,6 +204,7 @@ def _encoded(messages: list[dict[str, Any]]) -> tuple[list[bytes], list[chat_con
     return (encoded.split(_CUT) if pictures else [encoded]), pictures
 
 
+# Joined they are the JSON: an image's data is copied only then.
 def _interleaved(texts: list[bytes], pictures: list[chat_content.Picture]) -> list[bytes | memoryview]:
     pieces: list[bytes | memoryview] = [texts[0]]
     for picture, text in zip(pictures, texts[1:], strict=True):
@@ -418,7 +213,7 @@ def _interleaved(texts: list[bytes], pictures: list[chat_content.Picture]) -> li
 
 
 def _in_call_order(
-    results: list[tuple[str, ToolResult]], previous: _Assistant | None
+    results: list[tuple[str, ToolResult]], previous: Assistant | None
 ) -> list[tuple[str, ToolResult]]:
     """The results of one turn in the order of the calls. Raises RequestError in Anthropic's own words."""
     order = {known: i for i, known in enumerate(previous.calls)} if previous is not None else {}

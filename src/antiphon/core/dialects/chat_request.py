@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.core.dialects import chat_messages, chat_tools
+from antiphon.core.dialects import chat_messages, chat_sides, chat_tools
 from antiphon.core.dialects.losses import Losses
 from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError
 
@@ -61,7 +61,7 @@ def encode(
     quirks: Quirks,
     *,
     model: str | None = None,
-    unseal: chat_messages.Unseal = chat_messages.nothing_sealed,
+    unseal: chat_sides.Unseal = chat_sides.nothing_sealed,
     pseudonym: Callable[[str], str] | None = None,
 ) -> ChatRequest:
     """Write the body for a server with these quirks.

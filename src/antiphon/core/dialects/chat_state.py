@@ -1,7 +1,7 @@
 """State that an upstream wants back word for word: reasoning details, thought signatures.
 
 Owns what of an answer is such state, how its fragments belong together, and when it leaves: as an `Opaque`
-part, already sealed. What it means is the upstream's business; the way back is `chat_messages`'.
+part, already sealed. What it means is the upstream's business; the way back is `chat_sides`'.
 
     keeper = StateKeeper(seal)
     keeper.note_details([{"type": "reasoning.encrypted", "data": "zz", "index": 0}])

@@ -202,9 +202,19 @@ class SharedSlots(Slots):
         else:
             super().settle(busy)  # nobody else, or nobody to ask: what others explain is not subtracted
 
-    def expected_wait(self, position: int | None = None) -> float:
-        """As `Slots.expected_wait`, in the queue of all gateways. `position` is in that queue too."""
-        ahead = max(len(self._queue), self._view.waiting) if position is None else position
+    def expected_wait(self, position: int | None = None, *, share: str = "") -> float:
+        """As `Slots.expected_wait`, in the queue of all gateways. `position` is in that queue too.
+
+        Of the others' queues only the length is known: a newcomer's place in them is in proportion to
+        its place in ours.
+        """
+        ahead = position
+        if ahead is None:
+            ahead = self._queue.ahead_of_newcomer(share, self._used())
+            if len(self._queue):
+                ahead = ahead * max(len(self._queue), self._view.waiting) // len(self._queue)
+            else:
+                ahead = self._view.waiting
         free = self._free()
         if ahead < free:
             return 0.0
