@@ -257,10 +257,22 @@ def assert_sent(sdk, recorded, how, fields, expected):
     ]
 
 
+@pytest.mark.parametrize(("fields", "expected"), FIELDS.values(), ids=FIELDS)
+def test_each_field_alone(sdk, recorded, fields, expected):
+    assert_sent(sdk, recorded, "create", fields, expected)
+
+
 @pytest.mark.parametrize("how", ["stream", "create"])
-@pytest.mark.parametrize("name", FIELDS)
-def test_the_body_that_the_upstream_gets(sdk, recorded, name, how):
-    assert_sent(sdk, recorded, how, *FIELDS[name])
+def test_all_fields_together(sdk, recorded, how):
+    names = ("images", "choice-auto", "stop-sequences", "thinking", "metadata")
+    fields, expected = {}, {}
+    for name in names:
+        given, sent = FIELDS[name]
+        fields |= given
+        expected |= sent
+    fields["system"] = FIELDS["system-blocks"][0]["system"]
+    expected["messages"] = [{"role": "system", "content": "Be short.\n\nBe kind."}, *expected["messages"]]
+    assert_sent(sdk, recorded, how, fields, expected)
 
 
 @pytest.mark.parametrize("how", ["stream", "create"])

@@ -19,9 +19,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.config import Coordination, Limits, Settings, UpstreamSettings
 from antiphon.core.seal import Sealer
+from antiphon.server.backends import EmbeddedBackend
+from antiphon.server.embedded import EmbeddedView, LocalView, RemoteServers
 from antiphon.server.serve import gateway_for
 from antiphon.server.workers import _reserved
 from live_gateway import wait_until
@@ -50,9 +53,14 @@ class Fleet:
         pid = self.process.pid
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
-    def ask(self) -> http.client.HTTPResponse:
+    def ask(self, model: str = "m") -> http.client.HTTPResponse:
         """A stream whose head has come, over a new connection."""
-        body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "x"}]}
+        body = {
+            "model": model,
+            "max_tokens": 9,
+            "stream": True,
+            "messages": [{"role": "user", "content": "x"}],
+        }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         self._connections.append(connection)
         connection.request("POST", "/v1/messages", json.dumps(body), {"content-type": "application/json"})
@@ -139,8 +147,9 @@ def redis_url(tmp_path) -> Iterator[str]:
 class Clients:
     """Streams that are read to their end, each in a thread."""
 
-    def __init__(self, *fleets: Fleet, count: int) -> None:
+    def __init__(self, *fleets: Fleet, count: int, model: str = "m") -> None:
         self.ends: list[str] = []
+        self._model = model
         self._threads = [
             threading.Thread(target=self._read, args=(fleets[number % len(fleets)],))
             for number in range(count)
@@ -150,7 +159,7 @@ class Clients:
 
     def _read(self, fleet: Fleet) -> None:
         try:
-            self.ends.append(last_event(fleet.ask().read()))
+            self.ends.append(last_event(fleet.ask(self._model).read()))
         except (OSError, http.client.HTTPException) as error:
             self.ends.append(type(error).__name__)
 
@@ -360,6 +369,52 @@ def test_what_cannot_be_is_refused_in_plain_words(upstream, arguments, said) -> 
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert "sec" not in done.stderr
+
+
+EMBEDDED = """
+import sys
+from antiphon.config import Settings
+from antiphon.core.seal import Sealer
+from antiphon.server.embedded import EmbeddedServers
+from antiphon.server.workers import run_workers
+servers = EmbeddedServers(model_file=None, reason="not wanted")
+servers.stub_log = None
+settings = Settings(port=0, workers=2, log_json=True)
+started = lambda port: print(f"http://127.0.0.1:{port}", flush=True)
+sys.exit(run_workers(settings, Sealer(bytes(32)), servers, on_started=started))
+"""
+
+
+def test_the_embedded_servers_run_once_for_all_workers(tmp_path) -> None:
+    name = tmp_path / "embedded"
+    with name.with_suffix(".out").open("wb") as out, name.with_suffix(".err").open("wb") as err:
+        process = subprocess.Popen([sys.executable, "-c", EMBEDDED], stdout=out, stderr=err)
+    fleet = Fleet(process, name)
+    try:
+        assert len(fleet.workers()) == 2
+        clients = Clients(fleet, count=6, model="reasoning")
+        assert clients.join() == ["message_stop"] * 6
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        fleet.close()
+
+
+async def test_workers_hear_how_the_embedded_model_is(tmp_path) -> None:
+    local = LocalView("http://127.0.0.1:9/v1", "key", slots=4, window=4096, state="starting", retry_after=2)
+    servers = RemoteServers(EmbeddedView("http://127.0.0.1:8/v1", local))
+    backend = EmbeddedBackend(Limits(), servers)
+    await backend.start()
+    try:
+        upstream = backend.upstreams["local"]
+        assert upstream.refusal().status == 529
+        servers.update(EmbeddedView("", replace(local, state="ready", slots=6)))
+        assert upstream.refusal() is None
+        assert upstream.slots.statistics().slots == 6
+        servers.update(EmbeddedView("", replace(local, state="failed")))
+        assert upstream.refusal().retry_after == "30"
+    finally:
+        await backend.aclose()
 
 
 def test_embedded_upstreams_are_not_shared_with_other_gateways() -> None:

@@ -102,8 +102,8 @@ class _Worker:
             self._embedded.update(msgspec.json.decode(lines[-1], type=EmbeddedView))
 
     def _write_metrics(self) -> None:
-        self.metrics.write()
         asyncio.get_running_loop().call_later(_WRITE_METRICS, self._write_metrics)
+        self.metrics.write()
 
 
 def _read_orders() -> Orders:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -126,6 +127,12 @@ class _Supervisor:
 
     async def _keep(self, number: int) -> None:
         """One worker after another, until the end."""
+        try:
+            await self._keep_running(number)
+        finally:
+            self._tried[number].set()
+
+    async def _keep_running(self, number: int) -> None:
         crashes = 0
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -258,7 +265,11 @@ def _private_folder() -> Iterator[Path]:
     # The path of a Unix socket is short: where the usual place has a long name, the common one will do.
     parent = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="antiphon-", dir=parent if len(parent) < 48 else "/tmp"))  # noqa: S108 - mkdtemp makes it private
+    # Cleaners of temporary files leave a folder alone while somebody has this lock (systemd-tmpfiles).
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_SH)
     try:
         yield folder
     finally:
+        os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)

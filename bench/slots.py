@@ -1,0 +1,464 @@
+"""What slots cost and keep: overload, fairness, and the price of sharing them. One run prints a table.
+
+Owns the clients and the sums. The upstream is the bench's mock: every answer takes the same half second, so
+that 8 slots serve 16 requests a second, and whatever more is asked is overload. Clients come at random
+moments whether they are served or not, each on a connection of its own, and do not come again.
+
+    bench/slots.py                       # two minutes
+    bench/slots.py --seconds 3           # a look
+    bench/slots.py --arm workers         # one of: alone, workers, redis
+
+Results go to bench/results/slots-*.json. Needs Linux; Redis or Valkey for its rows, which are left out
+without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+
+import control
+import meters
+import wire
+from antiphon.server.admission import Lease, Slots
+from antiphon.server.coordination import open_coordinator
+from antiphon.server.coordination.shared_slots import SharedSlots
+
+HERE = Path(__file__).resolve().parent
+SLOTS = 8
+EVENTS, RATE = 250, 500  # of one answer; events per second
+CAPACITY = SLOTS * RATE / EVENTS  # requests per second
+QUEUE = 16  # that may wait: one second's worth
+DEADLINE = 5.0  # seconds from a request to its end; what comes later is no goodput
+SESSIONS, PACE, FLOOD = 4, 2.0, 100  # well-behaved sessions, requests a second of each, times the pace
+
+
+@dataclass
+class Request:
+    """One client from its coming to its end. Times on the monotonic clock."""
+
+    session: str
+    came: float
+    status: int = 0
+    first: float | None = None
+    ended: float | None = None
+    whole: bool = False  # it saw the end of its message
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def good(self) -> bool:
+        return self.whole and self.ended is not None and self.ended - self.came <= DEADLINE
+
+
+class Client(asyncio.Protocol):
+    """A connection with one request."""
+
+    def __init__(self, request: Request, sent: bytes) -> None:
+        self._request = request
+        self._sent = sent
+        self._start = b""
+        self._end = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.write(self._sent)
+
+    def data_received(self, data: bytes) -> None:
+        request = self._request
+        if request.first is None:
+            self._start += data
+            if not request.status and len(self._start) >= 12:
+                request.status = int(self._start[9:12])
+            if wire.FIRST_CONTENT["messages"] in self._start:
+                request.first = time.monotonic()
+        self._end = (self._end + data)[-64:]
+        if b'{"type":"message_stop"}' in self._end:
+            request.whole = True
+            self._transport.abort()
+        elif request.status >= 400:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request.ended = time.monotonic()
+        self._request.over.set()
+
+
+def sent(session: str) -> bytes:
+    plain = wire.request("messages", wire.script("paced", count=EVENTS, rate=RATE))
+    extra = f"Connection: close\r\nX-Claude-Code-Session-Id: {session}\r\nContent-Length"
+    return plain.replace(b"Content-Length", extra.encode(), 1)
+
+
+async def ask(port: int, session: str) -> Request:
+    """One request to its end."""
+    request = Request(session, time.monotonic())
+    await asyncio.get_running_loop().create_connection(
+        lambda: Client(request, sent(session)), "127.0.0.1", port
+    )
+    await request.over.wait()
+    return request
+
+
+async def arrivals(port: int, rates: dict[str, float], seconds: float) -> list[Request]:
+    """Requests at random moments, `rates` a second for each session. Returns when all have ended."""
+    tasks: list[asyncio.Task[Request]] = []
+    order = random.Random(7)
+
+    async def come(session: str, rate: float) -> None:
+        until = time.monotonic() + seconds
+        due = time.monotonic()
+        while (due := due + order.expovariate(rate)) < until:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            tasks.append(asyncio.create_task(ask(port, session)))
+
+    await asyncio.gather(*(come(session, rate) for session, rate in rates.items()))
+    return list(await asyncio.gather(*tasks))
+
+
+# --- the gateway's arms ---------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until_open(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+            return
+        if time.monotonic() > deadline or process.poll() is not None:
+            raise RuntimeError(f"{process.args} does not listen")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[str | None]:
+    """A server of our own, without data; None if this machine has none."""
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        yield None
+        return
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--save", "", "--appendonly", "no", "--dir", folder, "--bind", "127.0.0.1"]
+        process = subprocess.Popen(
+            [program, "--port", str(port), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            until_open(port, process)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def gateway(upstream: int, *options: str) -> Iterator[tuple[int, int]]:
+    """A fresh gateway: its port and its process id."""
+    port = free_port()
+    program = Path(sys.executable).parent / "antiphon"
+    url = f"http://127.0.0.1:{upstream}/v1"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    process = subprocess.Popen(
+        [program, "serve", "--upstream", url, "--slots", str(SLOTS), "--port", str(port), *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**environment, "ANTIPHON_QUEUE_LENGTH": str(QUEUE)},
+    )
+    try:
+        until_open(port, process)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
+    """Goodput, times and CPU at multiples of the capacity."""
+    rows: list[dict[str, Any]] = []
+    await arrivals(port, {"warm": CAPACITY}, 1.0)
+    serving = 0.0
+    for times in (1, 2, 5, 10):
+        rates = {f"s{number}": times * CAPACITY / 10 for number in range(10)}
+        before, began = meters.cpu(pid), time.monotonic()
+        done = await arrivals(port, rates, seconds)
+        took, used = time.monotonic() - began, (meters.cpu(pid) - before).total
+        served = [one for one in done if one.whole]
+        refused = [one for one in done if one.status == 529]
+        waits = [one.first - one.came for one in served if one.first]
+        if times == 1:
+            serving = used / max(1, len(served))
+        rejecting = (used - serving * len(served)) / len(refused) if times > 1 and refused else float("nan")
+        rows.append(
+            {
+                "times": times,
+                "offered": len(done),
+                "served": len(served),
+                "refused": len(refused),
+                "other": len(done) - len(served) - len(refused),
+                "goodput": goodput(done, began + 1.0, began + seconds),
+                "first_p50": quantile(waits, 0.5),
+                "first_p99": quantile(waits, 0.99),
+                "refusal_p50": quantile([one.ended - one.came for one in refused if one.ended], 0.5),
+                "cpu": used / took,
+                "serving_ms": serving * 1000,
+                "rejecting_ms": rejecting * 1000,
+            }
+        )
+    return rows
+
+
+def goodput(done: list[Request], since: float, until: float) -> float:
+    """Answers a second in that time. One that was streamed only partly in it counts for that part."""
+    parts = 0.0
+    for one in done:
+        if one.good and one.first is not None and one.ended is not None:
+            inside = min(one.ended, until) - max(one.first, since)
+            parts += max(0.0, inside) / (one.ended - one.first)
+    return parts / (until - since)
+
+
+def jain(shares: list[float]) -> float:
+    return sum(shares) ** 2 / (len(shares) * sum(one * one for one in shares)) if any(shares) else 0.0
+
+
+async def fairness(port: int, seconds: float) -> dict[str, Any]:
+    """One session asks 100 times as often as each of the others; then all of them ask too much."""
+    names = [f"quiet{number}" for number in range(SESSIONS)]
+    flooded = await arrivals(port, {"flood": FLOOD * PACE, **dict.fromkeys(names, PACE)}, seconds)
+    quiet = [one for one in flooded if one.session != "flood"]
+    flood = [one for one in flooded if one.session == "flood"]
+    waits = [one.first - one.came for one in quiet if one.first]
+    greedy = {f"greedy{number}": CAPACITY * (number + 1) for number in range(SESSIONS)}
+    all_of_them = await arrivals(port, greedy, seconds)
+    served = Counter(one.session for one in all_of_them if one.whole)
+    return {
+        "quiet_asked": len(quiet),
+        "quiet_served": sum(one.good for one in quiet),
+        "quiet_first_p50": quantile(waits, 0.5),
+        "quiet_first_p99": quantile(waits, 0.99),
+        "flood_asked": len(flood),
+        "flood_served": sum(one.good for one in flood),
+        "jain_unequal_greed": jain([served[name] for name in greedy]),
+    }
+
+
+async def operations(slots: Slots, other: Slots | None, rounds: int) -> dict[str, float]:
+    """A slot got and given back with nobody else there, and how soon after a release the next has it."""
+    alone, handed = [], []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        lease = await granted(slots, "a")
+        lease.release()
+        alone.append(time.perf_counter() - began)
+    if other is not None:
+        for _ in range(rounds // 4):
+            held = [await granted(slots, "a") for _ in range(SLOTS)]
+            waiting = asyncio.create_task(granted(other, "b"))
+            await asyncio.sleep(0.003)  # it has its place in the queue
+            began = time.perf_counter()
+            held[0].release()
+            lease = await waiting
+            handed.append(time.perf_counter() - began)
+            for one in (*held, lease):
+                one.release()
+    return {
+        "acquire_p50_us": quantile(alone, 0.5) * 1e6,
+        "acquire_p99_us": quantile(alone, 0.99) * 1e6,
+        "handed_p50_us": quantile(handed, 0.5) * 1e6,
+        "handed_p99_us": quantile(handed, 0.99) * 1e6,
+    }
+
+
+async def granted(slots: Slots, owner: str) -> Lease:
+    came: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+    slots.request(owner, came.set_result)
+    return came.result() if came.done() else await came
+
+
+def local_cost(rounds: int = 20_000) -> dict[str, float]:
+    """`admission.Slots` alone, without a loop."""
+    slots = Slots("bench", SLOTS)
+    leases: list[Lease] = []
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(rounds):
+            slots.request("a", leases.append)
+            leases.pop().release()
+        took.append((time.perf_counter() - began) / rounds)
+    return {"acquire_p50_us": statistics.median(took) * 1e6}
+
+
+@contextlib.asynccontextmanager
+async def shared(where: str) -> AsyncIterator[SharedSlots]:
+    slots = SharedSlots("bench", SLOTS, coordinator=open_coordinator(where, "bench"), lost=lambda lease: None)
+    slots.start()
+    while not slots.view.born:
+        await asyncio.sleep(0.01)
+    try:
+        yield slots
+    finally:
+        await slots.aclose()
+
+
+async def shared_cost(where: str, rounds: int) -> dict[str, float]:
+    async with shared(where) as one, shared(where) as two:
+        await asyncio.sleep(0.5)  # a coordinator that has just begun is calm for a moment
+        return await operations(one, two, rounds)
+
+
+async def serve_coordination(where: str) -> None:
+    """In a process of its own: the one that serves the others."""
+    async with shared(where):
+        print("up", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+@contextlib.contextmanager
+def coordinating_process() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        where = f"local:{folder}/slots"
+        process = subprocess.Popen(
+            [sys.executable, __file__, "--serve-coordination", where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            yield where
+        finally:
+            process.stdin.close()
+            process.wait(10)
+            process.stdout.close()
+
+
+# --- the run ---------------------------------------------------------------------------------------
+
+
+def show(arm: str, rows: list[dict[str, Any]], fair: dict[str, Any]) -> None:
+    print(f"\n{arm}: overload, {SLOTS} slots of {CAPACITY:.0f} requests/s in all, {QUEUE} may wait\n")
+    print(
+        "| offered, times capacity | goodput/s | served | refused | first p50 s | p99 s | 529 after ms | CPU |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        print(
+            f"| {row['times']} | {row['goodput']:.1f} | {row['served']} | {row['refused']}"
+            f" | {row['first_p50']:.2f} | {row['first_p99']:.2f} | {row['refusal_p50'] * 1000:.1f}"
+            f" | {row['cpu']:.0%} |"
+        )
+    last = rows[-1]
+    print(
+        f"\nserving {last['serving_ms']:.2f} ms of CPU ({EVENTS} events), rejecting {last['rejecting_ms']:.2f} ms: "
+        f"{last['rejecting_ms'] / last['serving_ms']:.1%}"
+    )
+    print(
+        f"fairness: one session at {FLOOD} times the pace; the others had {fair['quiet_served']} of "
+        f"{fair['quiet_asked']} served, first content p50 {fair['quiet_first_p50']:.2f} s, "
+        f"p99 {fair['quiet_first_p99']:.2f} s; it had {fair['flood_served']} of {fair['flood_asked']}. "
+        f"All greedy, unequally: Jain {fair['jain_unequal_greed']:.3f}"
+    )
+
+
+async def run_arm(upstream: int, options: list[str], seconds: float) -> dict[str, Any]:
+    with gateway(upstream, *options) as (port, pid):
+        return {"overload": await overload(port, pid, seconds), "fairness": await fairness(port, seconds)}
+
+
+def measure(arms: list[str], seconds: float) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    run: Callable[..., Any] = uvloop.run
+    with redis() as url, contextlib.closing(control.Worker("mock_upstream.py")) as mock:
+        upstream = mock.call("listen")
+        cost: dict[str, dict[str, float]] = {"this process": local_cost()}
+        with coordinating_process() as where:
+            cost["local:"] = run(shared_cost(where, 800))
+        if url is not None:
+            cost["redis://"] = run(shared_cost(url, 800))
+        results["cost"] = cost
+        print(
+            "| slots of | acquire and release p50 | p99 | next one has it p50 | p99 |\n|---|---|---|---|---|"
+        )
+        for name, row in cost.items():
+            cells = [f"{value:.1f} µs" for value in row.values()]
+            print(f"| {name} | " + " | ".join((*cells, "", "", "")[:4]) + " |")
+        options = {
+            "alone": [],
+            "workers": ["--workers", "2"],
+            "redis": ["--workers", "2", "--coordination", str(url)],
+        }
+        for arm in arms:
+            if arm == "redis" and url is None:
+                print("left out: redis (no server)")
+                continue
+            results[arm] = run(run_arm(upstream, options[arm], seconds))
+            show(arm, results[arm]["overload"], results[arm]["fairness"])
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=8.0, help="of arrivals for each reading")
+    parser.add_argument("--arm", action="append", choices=["alone", "workers", "redis"])
+    parser.add_argument("--serve-coordination", metavar="WHERE", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    if chosen.serve_coordination:
+        uvloop.run(serve_coordination(chosen.serve_coordination))
+        return
+    meters.raise_descriptor_limit()
+    began, load = datetime.now(UTC), os.getloadavg()[0]
+    results = measure(chosen.arm or ["alone", "workers", "redis"], chosen.seconds)
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    about = {
+        "began": began.isoformat(timespec="seconds"),
+        "command": sys.argv[1:],
+        "load_before": load,
+        "cpus": meters.CPUS,
+        "cpu": meters.cpu_model(),
+        "python": platform.python_version(),
+        "slots": SLOTS,
+        "queue": QUEUE,
+    }
+    path = folder / f"slots-{began:%Y-%m-%dT%H%M%SZ}.json"
+    path.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
+    print(f"\nload before: {load:.2f} on {meters.CPUS} CPUs; all readings: {path.relative_to(HERE.parent)}")
+
+
+if __name__ == "__main__":
+    main()
