@@ -114,7 +114,9 @@ def _antiphon(arguments: list[str], name: Path) -> Iterator[Path]:
     """The command line in a process of its own, with its output in files. It must end when it is told to."""
     output, errors = name.with_suffix(".out"), name.with_suffix(".err")
     # Warnings go to standard error: a descriptor that was never closed is a complaint too.
-    environment = {**os.environ, "PYTHONWARNINGS": "default", "NO_COLOR": "1", "COLUMNS": "200"}
+    # The key that seals state is the test's own, unless it brings one.
+    state = {"XDG_STATE_HOME": str(name.parent / "state"), **os.environ}
+    environment = {**state, "PYTHONWARNINGS": "default", "NO_COLOR": "1", "COLUMNS": "200"}
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", "antiphon.cli", *arguments],

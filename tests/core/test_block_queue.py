@@ -128,13 +128,19 @@ class TestOpaque:
             "end_turn",
         ]
 
-    def test_of_a_thought_of_its_own(self):
-        assert told_by(play_parts([[Text("b"), Opaque("s"), Opaque("t"), *OVER]])) == [
+    def test_behind_a_text_it_waits_for_the_next_block(self):
+        assert told_by(play_parts([[Text("b"), Opaque("s"), Opaque("t"), Text("c"), *OVER]])) == [
             "text b",
             "thinking  [s]",
             "thinking  [t]",
+            "text c",
             "end_turn",
         ]
+
+    def test_behind_the_last_text_it_is_dropped_and_counted(self):
+        result = play_parts([[Text("b"), Opaque("s"), Opaque("t"), *OVER]])
+        assert told_by(result) == ["text b", "end_turn"]
+        assert result.counts["state_behind_text"] == 2
 
     def test_reasoning_behind_it_is_another_thought(self):
         assert told_by(play_parts([[Reasoning("a"), Opaque("s"), Reasoning("b"), *OVER]])) == [

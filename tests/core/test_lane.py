@@ -181,6 +181,8 @@ def test_hostile_streams(data, end, think_tags):
 
 # --- each thing that may stand before a piece of text, and each that may stand in its frame ---
 
+STATE = {"type": "reasoning.encrypted", "data": "d"}
+
 BEFORE = {
     "nothing": [],
     "text": [said("x")],
@@ -194,9 +196,12 @@ BEFORE = {
     "half a character of a thought": [thought("x"), thought("\ud83d")],
     "a call": [said("x"), tool(0, "a", "f", '{"x":1}')],
     "an open call": [said("x"), tool(0, "a", "f", '{"x":')],
+    "text behind an open call": [tool(0, "a", "f", '{"x":'), said("x")],
     "text behind a call": [tool(0, "a", "f", '{"x":1}'), said("x")],
-    "state": [thought("x"), delta(reasoning_details=[{"type": "reasoning.encrypted", "data": "d"}])],
+    "state": [thought("x"), delta(reasoning_details=[STATE])],
     "state behind text": [said("x"), delta(reasoning_details=[{"type": "reasoning.text", "text": "t"}])],
+    "state in the same read": [said("x") + delta(reasoning_details=[STATE])],
+    "a sealed thought": [thought("x") + delta(reasoning_details=[STATE]) + delta(tool_calls=[{}])],
     "state of the message": [said("x"), delta(extra_content={"google": 1})],
     "a finish reason": [said("x"), finish("stop")],
     "usage": [said("x"), usage(3, 2)],

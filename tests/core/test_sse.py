@@ -11,6 +11,9 @@ FRAMES = {
     "crlf": (b"data: a\r\n\r\ndata: b\r\n\r\n", [(b"", b"a"), (b"", b"b")]),
     "cr": (b"data: a\r\rdata: b\r\r", [(b"", b"a"), (b"", b"b")]),
     "mixed ends": (b"data: a\r\n\ndata: b\n\r\ndata: c\r\n\r", [(b"", b"a"), (b"", b"b"), (b"", b"c")]),
+    "a cr in the middle": (b"data: a\rdata: b\n\n", [(b"", b"a\nb")]),
+    "a line behind it": (b"data: a\nx\n\n", [(b"", b"a")]),
+    "two data lines": (b"data: a\ndata: b\n\n", [(b"", b"a\nb")]),
     "several data lines": (b"data: a\ndata: b\ndata\ndata:\n\n", [(b"", b"a\nb\n\n")]),
     "empty data": (b"data\n\ndata:\n\n", [(b"", b""), (b"", b"")]),
     "an event": (b"event: ping\ndata: a\n\ndata: b\n\n", [(b"ping", b"a"), (b"", b"b")]),
@@ -37,6 +40,10 @@ def test_frames_however_cut(body, frames):
     assert decode([body[i : i + 1] for i in range(len(body))]) == (frames, [])
     for at in range(len(body)):
         assert decode([body[:at], b"", body[at:]]) == (frames, []), at
+    if b"\xef\xbb" not in body:
+        for at in range(len(body)):
+            behind, _ = decode([b"data: first\n\n", body[:at], body[at:]])
+            assert behind == [(b"", b"first"), *frames], at
     more, _ = decode([body + b"\n\ndata: more\n\n"])
     assert more[: len(frames)] == frames
 
@@ -101,6 +108,12 @@ class TestLimit:
         body = b"data: a\n\ndata: " + b"x" * 200 + b"\n\ndata: b\n\n"
         assert decoder.feed(body) == [(b"", b"a")]
         assert decoder.overflow and decoder.feed(b"data: c\n\n") == []
+
+    def test_a_frame_in_a_read_of_its_own(self):
+        decoder = SseDecoder(max_frame=100)
+        assert len(decoder.feed(b"data: a\n\n")) == len(decoder.feed(b"data: " + b"x" * 94 + b"\n\n")) == 1
+        assert decoder.feed(b"data: " + b"x" * 95 + b"\n\n") == [] and decoder.overflow
+        assert decoder.feed(b"data: c\n\n") == [] and decoder.flush() == []
 
     def test_many_small_frames_and_comments_are_no_large_one(self):
         decoder = SseDecoder(max_frame=100)

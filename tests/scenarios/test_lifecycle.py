@@ -395,7 +395,11 @@ async def test_LIF_16_a_client_that_leaves_during_its_upload(leave) -> None:
 
 MOMENTS = {
     "before message_start": ([{"role": "assistant", "content": ""}], "", None),
-    "between blocks": ([{"reasoning_content": "Hm"}, {"content": "Hi"}, tool(call_id="c1", name="f")], "Hi", None),
+    "between blocks": (
+        [{"reasoning_content": "Hm"}, {"content": "Hi"}, tool(call_id="c1", name="f")],
+        "Hi",
+        None,
+    ),
     "inside a tool block": (
         [{"content": "Hi"}, tool('{"a": "', call_id="c1", name="f")],
         "input_json_delta",

@@ -94,6 +94,11 @@ class Fleet:
     def close(self) -> None:
         for connection in self._connections:
             connection.close()
+        # Two signals: a test that failed may have left streams open.
+        for _ in range(2):
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
         self.process.kill()
         self.process.wait()
 
@@ -178,16 +183,21 @@ def gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def owner_of(port: int, pids: list[int]) -> int:
-    """Which process has the connection from that port of this machine."""
+def owner_of(port: int, upstream: HeldUpstream, pids: list[int]) -> int:
+    """Which process has the connection from that port to the upstream."""
+    wanted = (port, int(upstream.base_url.split(":")[2].removesuffix("/v1")))
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    [inode] = [row[9] for row in rows if int(row[1].partition(":")[2], 16) == port]
+    [inode] = [row[9] for row in rows if (port_in(row[1]), port_in(row[2])) == wanted]
     for pid in pids:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 if str(descriptor.readlink()) == f"socket:[{inode}]":
                     return pid
     raise AssertionError(f"nobody has port {port}")
+
+
+def port_in(address: str) -> int:
+    return int(address.partition(":")[2], 16)
 
 
 def all_of(upstream: HeldUpstream, clients: Clients, count: int) -> None:
@@ -222,7 +232,7 @@ def test_a_killed_worker_costs_its_own_streams_and_nothing_else(serve, upstream)
     before = fleet.workers()
     victims = Clients(fleet, count=1)
     wait_until(lambda: len(upstream.inside()) == 1, "stream at the upstream")
-    victim = owner_of(upstream.inside()[0], before)
+    victim = owner_of(upstream.inside()[0], upstream, before)
     os.kill(victim, signal.SIGKILL)
     assert victims.join() == ["IncompleteRead"]
     wait_until(lambda: gone([victim]), "end of the killed one")
@@ -239,7 +249,7 @@ def test_a_worker_that_stood_still_too_long_ends_its_streams_honestly(serve, ups
     first = Clients(fleet, count=1)
     wait_until(lambda: len(upstream.inside()) == 1, "stream at the upstream")
     [mine] = upstream.inside()
-    still = owner_of(mine, fleet.workers())
+    still = owner_of(mine, upstream, fleet.workers())
     os.kill(still, signal.SIGSTOP)
     try:
         others = Clients(fleet, count=10)  # some of them reach a worker that runs
@@ -295,13 +305,14 @@ def test_a_second_signal_stops_every_worker_at_once(serve, upstream) -> None:
 
 
 def test_workers_end_when_their_supervisor_was_killed(serve, upstream) -> None:
-    fleet = serve("--workers", "2")
-    workers = fleet.workers()
-    fleet.process.kill()
-    fleet.process.wait()
-    wait_until(lambda: not fleet.listens(), "closed listeners")
-    for pid in workers:
-        wait_until(lambda pid=pid: is_over(pid), "end of the workers")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # nobody removes what the workers shared
+        fleet = serve("--workers", "2", TMPDIR=folder)
+        workers = fleet.workers()
+        fleet.process.kill()
+        fleet.process.wait()
+        wait_until(lambda: not fleet.listens(), "closed listeners")
+        for pid in workers:
+            wait_until(lambda pid=pid: is_over(pid), "end of the workers")
 
 
 def is_over(pid: int) -> bool:

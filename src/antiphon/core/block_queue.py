@@ -50,6 +50,7 @@ class BlockQueue:
     """`tool_id` turns an upstream's id (None: none given) into the one that clients see."""
 
     __slots__ = (
+        "_behind_text",
         "_blank",
         "_counts",
         "_cut_short",
@@ -83,6 +84,7 @@ class BlockQueue:
         self._tail: Block | None = None  # the last block of all
         self._out: list[Block] = []  # started blocks whose stop was not taken
         self._next_index = 0
+        self._behind_text: list[str] = []  # state that came behind a text, for a block of its own
         self._blank = ""  # white space that may still open a text block
         self._cut_short = False
 
@@ -120,6 +122,11 @@ class BlockQueue:
         tail = self._tail
         if tail is not None and tail.kind == "thinking" and not tail.signature:
             tail.signature = signature
+        elif self._behind_text or (tail is not None and tail.kind == "text"):
+            # It goes before the next block. Behind the last one it would be what Claude Code's `-p` prints
+            # of the answer: nothing.
+            self._behind_text.append(signature)
+            self._tail = None
         else:
             self._enqueue(_sealed(signature))
         self._promote()
@@ -151,6 +158,9 @@ class BlockQueue:
         """The message ends well; `cut_short`: a call may be half of what the model meant."""
         self.drop_blank()
         self._cut_short = cut_short
+        if self._behind_text:
+            self._counts["state_behind_text"] += len(self._behind_text)
+            self._behind_text.clear()
         if self._head is not None:
             self._apply("finish", self._head)
         while self._queue:
@@ -166,12 +176,14 @@ class BlockQueue:
 
     @property
     def flowing(self) -> Block | None:
-        """The text or thinking block on the wire, if more of its kind is nothing but a delta of it."""
+        """The text or thinking block on the wire, if more of its kind is nothing but a delta of it.
+
+        Asked right after `take`, so its start is out and nothing else waits.
+        """
         tail = self._tail
         if tail is None or tail.state is not _LIVE or tail.kind == "tool_use":
             return None
-        started, open_ = tail.index >= 0 and not tail.size, not tail.signature and not self._blank
-        return tail if started and open_ else None
+        return None if tail.signature or self._blank else tail
 
     def flow(self, block: Block, text: str) -> None:
         """What `add_text` or `add_thinking` does, for the block that is `flowing`."""
@@ -196,6 +208,8 @@ class BlockQueue:
 
     def _enqueue(self, block: Block) -> None:
         self.drop_blank()
+        self._queue.extend(map(_sealed, self._behind_text))
+        self._behind_text.clear()
         self._queue.append(block)
         self._tail = block
         self.begun = True

@@ -35,8 +35,6 @@ class PlainChoice(Struct, gc=False):
     delta: PlainDelta
     index: Literal[0] | None = 0
     finish_reason: NoText = None
-    stop_reason: None = None
-    matched_stop: None = None
     usage: None = None
     message: None = None
     error: None = None

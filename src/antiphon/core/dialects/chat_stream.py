@@ -133,15 +133,8 @@ class ChatStream:
 
     @property
     def at_rest(self) -> bool:
-        """What comes next stands for itself: nothing that came before waits for it."""
-        return (
-            self._plain
-            and self._said
-            and not self._done
-            and self._tags is None
-            and not self._mender.waiting
-            and not self._state.waiting
-        )
+        """Nothing that came before waits for what comes next. Asked of an answer that is going on."""
+        return self._plain and self._tags is None and not self._mender.waiting and not self._state.waiting
 
     def plain(self, data: bytes, kind: str) -> str | None:
         """The text of a read that is one whole frame with one piece of text of this kind, and nothing else.
