@@ -1,4 +1,4 @@
-# Everything a newcomer needs: `make run` serves, `make test` checks.
+# Everything a newcomer needs: `make run` serves (`make run PORT=8090` elsewhere), `make test` checks.
 # Needs only Python 3.11 or later with pip, and make.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: run setup test live bench lock docs clean
 
 run: setup
-	@exec $(BIN)/antiphon serve
+	@exec $(BIN)/antiphon serve $(if $(PORT),--port $(PORT))
 
 setup: $(VENV)/.run-stamp
 

@@ -23,15 +23,6 @@ def test_an_old_log_is_emptied_and_closed_to_others(tmp_path):
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
 
 
-def test_two_writers_do_not_overwrite_one_another(tmp_path):
-    with open_log(tmp_path / "log") as first:
-        first.write("first\n")
-        with open_log(tmp_path / "log") as second:
-            second.write("second\n")
-            first.write("again\n")
-    assert (tmp_path / "log").read_text() == "second\nagain\n"
-
-
 def _symbolic_link(path, target):
     path.symlink_to(target)
 
@@ -84,3 +75,14 @@ def test_only_the_first_outcome_counts():
     record.finish("cancelled")
     [line] = lines
     assert line.endswith("Z request=7 model=reasoning stream=true tokens=0 outcome=completed\n")
+
+
+def test_a_log_that_somebody_writes_is_not_emptied(tmp_path):
+    path = tmp_path / "requests.log"
+    with open_log(path) as first:
+        first.write("one\n")
+        with pytest.raises(OSError, match="another process is writing it"):
+            open_log(path)
+        assert path.read_text() == "one\n"
+    with open_log(path):
+        assert path.read_text() == ""

@@ -98,7 +98,7 @@ def serve(
     from antiphon.observe import log
     from antiphon.server.embedded import EmbeddedServers
     from antiphon.server.seal_key import load_sealer
-    from antiphon.server.serve import gateway_for
+    from antiphon.server.serve import gateway_for, taken
     from antiphon.server.serve import serve as run
     from antiphon.server.workers import run_workers
 
@@ -124,6 +124,8 @@ def serve(
         api_key = os.environ.get(api_key_env)
         if not api_key:
             _stop(f"--api-key-env {api_key_env}: this environment variable is not set")
+    if busy := taken(host, port):
+        _stop(f"--port {port}: {busy}; choose another with --port (make run PORT=...)")
     log.configure(level=log_level, as_json=log_json)
     one, embedded = None, None
     if upstream is not None:

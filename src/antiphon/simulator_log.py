@@ -13,6 +13,7 @@ it; `rejected`, an invalid request; `stopped`, the simulator itself was closed; 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from datetime import UTC, datetime
@@ -29,7 +30,8 @@ def open_log(path: Path) -> TextIO:
     """Open a request log for appending, mode 0600, emptied. It may lie in a folder that all can write to.
 
     Raises OSError with a plain text if it cannot be opened, is a link, has a second name (a hard
-    link), belongs to another user or is no regular file. Such a file keeps its content.
+    link), belongs to another user, is no regular file or is being written by another process. Such a file
+    keeps its content.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -38,7 +40,8 @@ def open_log(path: Path) -> TextIO:
     except OSError as error:
         why = "it is a symbolic link" if path.is_symlink() else error.strerror
         raise OSError(f"cannot write the log {path}: {why}") from error
-    if why_not := _foreign(os.fstat(descriptor)):
+    why_not = _foreign(os.fstat(descriptor)) or _taken(descriptor)
+    if why_not:
         os.close(descriptor)
         raise OSError(f"cannot write the log {path}: {why_not}")
     os.fchmod(descriptor, 0o600)
@@ -54,6 +57,15 @@ def _foreign(facts: os.stat_result) -> str | None:
         return "it belongs to another user"
     if facts.st_nlink > 1:
         return "it has more than one name (a hard link)"
+    return None
+
+
+def _taken(descriptor: int) -> str | None:
+    """Lock the file for as long as it is open: of two gateways, the second must not empty the first's log."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "another process is writing it"
     return None
 
 

@@ -141,6 +141,19 @@ def serve(
     AntiphonServer(server_config(gateway), gateway, on_started).run(sockets)
 
 
+def taken(host: str, port: int) -> str | None:
+    """Why the address cannot be listened on now, None if it can: asked before anything is started."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], found[1]) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[4])
+            probe.listen(1)
+    except OSError as refused:
+        return refused.strerror or str(refused)
+    return None
+
+
 def server_config(gateway: Gateway) -> uvicorn.Config:
     """How uvicorn is set up to carry a gateway."""
     settings = gateway.settings

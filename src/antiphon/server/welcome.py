@@ -9,6 +9,8 @@ from antiphon.config import Settings
 from antiphon.server.backends import SIMULATED_MODEL
 from antiphon.server.embedded import LOCAL_MODEL
 
+_LOCAL_IS = "llama.cpp with SmolLM2-135M-Instruct: a real, very small model (takes seconds to load)"
+
 
 def welcome(settings: Settings, port: int) -> str:
     """Text with rich markup, for the port that was really bound."""
@@ -29,7 +31,7 @@ def welcome(settings: Settings, port: int) -> str:
         source = f"its embedded upstreams{_processes(settings)}"
         lines = [
             f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from {source}",
-            f"  {LOCAL_MODEL:<10} llama.cpp with SmolLM2-135M-Instruct: a real, very small model",
+            f"  {LOCAL_MODEL:<10} {_LOCAL_IS}",
             f"  {SIMULATED_MODEL:<10} the simulator: scripted thinking, text and tool calls",
         ]
         claude = (
