@@ -1,11 +1,12 @@
 """Token counts: asked of the upstream's own tokenizer, kept by content, None where it does not say."""
 
+import asyncio
 import json
 
 import pytest
 from aiohttp import ClientSession, web
 
-from antiphon.server.counting import TokenCounter
+from antiphon.server.counting import PrefixCounts, TokenCounter
 
 BODY = json.dumps(
     {
@@ -103,3 +104,85 @@ async def test_telling_can_be_cancelled_and_leaves_nothing():
         await counter.aclose()
         assert task.done()
         assert told == [9]
+
+
+def chat(*texts, tools=None):
+    messages = [
+        {"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)
+    ]
+    return json.dumps(
+        {"model": "m", "stream": True, **({"tools": tools} if tools else {}), "messages": messages}
+    ).encode()
+
+
+def test_a_conversation_begins_where_its_last_turn_ended():
+    counts = PrefixCounts()
+    assert counts.guess(chat("q")) is None
+    counts.learn(chat("q"), 1000)
+    assert counts.guess(chat("q")) == 1000
+    longer = counts.guess(chat("q", "a", "more"))
+    assert 1000 < longer < 1050
+    counts.learn(chat("q", "a", "more"), 1020)
+    assert counts.guess(chat("q", "a", "more", "b")) > 1020
+
+
+def test_another_conversation_is_not_mistaken_for_it():
+    counts = PrefixCounts()
+    counts.learn(chat("q"), 1000)
+    assert counts.guess(chat("other")) is None
+    assert counts.guess(chat("q", tools=[{"type": "function"}])) is None
+    assert counts.guess(chat("q", "x" * 100_000)) is None
+
+
+def test_counts_are_bounded():
+    counts = PrefixCounts(kept=2)
+    for number in range(5):
+        counts.learn(chat(f"q{number}"), number + 1)
+    assert [counts.guess(chat(f"q{number}")) for number in range(5)] == [None, None, None, 4, 5]
+
+
+async def test_message_start_has_the_tokenizers_count_if_it_comes_in_time(tmp_path):
+    """A vLLM-like server whose first token waits for nothing but the count of the same prompt."""
+    from live_gateway import gateway
+
+    counted = asyncio.Event()
+
+    async def tokenize(request):
+        counted.set()
+        return web.json_response({"count": 777})
+
+    async def complete(request):
+        body = await request.json()
+        assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+        await counted.wait()
+        await asyncio.sleep(0.1)  # for the answer to the count to be read
+        chunks = [{"choices": [{"index": 0, "delta": {"content": "Hi"}}]}]
+        chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+        text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_post("/tokenize", tokenize)
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served = gateway(
+        tmp_path, f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1", "--profile", "vllm"
+    )
+    process = await asyncio.to_thread(served.__enter__)
+    try:
+        request = {
+            "model": "m",
+            "max_tokens": 9,
+            "stream": True,
+            "messages": [{"role": "user", "content": "hi"}],
+        }
+        async with ClientSession() as session:
+            async with session.post(f"{process.base_url}/v1/messages", json=request) as answer:
+                start = next(line for line in (await answer.text()).split("\n") if '"message_start"' in line)
+        assert json.loads(start.removeprefix("data: "))["message"]["usage"]["input_tokens"] == 777
+    finally:
+        await asyncio.to_thread(served.__exit__, None, None, None)
+        await runner.cleanup()

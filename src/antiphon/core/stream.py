@@ -184,6 +184,10 @@ class Stream:
         """What the message has used so far, in Anthropic's terms; what nobody reported is estimated."""
         return self._tally.usage
 
+    def guess_input(self, tokens: int) -> None:
+        """A better estimate of the prompt, in tokens."""
+        self._tally.guess_input(tokens)
+
     def count_input(self, tokens: int) -> None:
         """The prompt was counted by the upstream's tokenizer, in tokens; what the upstream reports wins."""
         self._tally.count_input(tokens)

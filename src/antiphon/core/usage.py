@@ -38,6 +38,10 @@ class Tally:
             old.reasoning if told.reasoning is None else told.reasoning,
         )
 
+    def guess_input(self, tokens: int) -> None:
+        """A better estimate: what the conversation was before is known, the rest is estimated."""
+        self._input_tokens = tokens
+
     def count_input(self, tokens: int) -> None:
         """The upstream's own tokenizer has counted the prompt: no estimate any more."""
         self._input_tokens = tokens

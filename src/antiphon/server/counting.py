@@ -19,8 +19,11 @@ import aiohttp
 import msgspec
 from msgspec import Raw
 
+from antiphon.core.dialects.chat_request import tokens_of_bytes
+
 KEPT = 512  # counts
 TIME_LIMIT = 2.0  # seconds for a client that asks
+_LONG_TAIL = 64 * 1024  # bytes that a known prefix may leave over
 IN_STREAM_LIMIT = 0.2  # seconds for `message_start`: the first token is worth more
 
 _COUNTED = (
@@ -32,6 +35,60 @@ _COUNTED = (
     "continue_final_message",
 )
 _read = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_list = msgspec.json.Decoder(list[Raw]).decode
+_ABSENT = Raw(b"null")
+
+
+class PrefixCounts:
+    """What earlier turns of conversations counted: a turn's prompt begins with the whole of the last one's.
+
+    Learns from what upstreams report; a request that goes on with a known conversation then starts with
+    that count and an estimate of only what is new.
+    """
+
+    def __init__(self, kept: int = 2048) -> None:
+        self._kept = kept
+        self._known: OrderedDict[bytes, int] = OrderedDict()
+
+    def learn(self, chat_body: bytes, tokens: int) -> None:
+        """The upstream counted `tokens` for a Chat Completions body."""
+        digest = _prefixes(chat_body)[-1][0]
+        self._known[digest] = tokens
+        self._known.move_to_end(digest)
+        if len(self._known) > self._kept:
+            self._known.popitem(last=False)
+
+    def guess(self, chat_body: bytes) -> int | None:
+        """Tokens of the longest known prefix and an estimate of the rest; None if nothing of it is known."""
+        if not self._known:
+            return None
+        prefixes = _prefixes(chat_body)
+        length = prefixes[-1][1]
+        for digest, size in reversed(prefixes):
+            if length - size > _LONG_TAIL:
+                return None  # most of it is new (an image, perhaps): the request's own estimate knows better
+            if digest in self._known:
+                self._known.move_to_end(digest)
+                return self._known[digest] + tokens_of_bytes(length - size)
+        return None
+
+
+def _prefixes(chat_body: bytes) -> list[tuple[bytes, int]]:
+    """(digest, bytes) of model and tools, then of each longer part of the conversation."""
+    members = _read(chat_body)
+    digest = hashlib.sha256()
+    size = 0
+    for name in ("model", "tools"):
+        piece = bytes(members.get(name, _ABSENT))
+        digest.update(b"%d\0%b" % (len(piece), piece))
+        size += len(piece)
+    found = [(digest.digest(), size)]
+    for message in _read_list(members["messages"]):
+        piece = bytes(message)
+        digest.update(b"%d\0%b" % (len(piece), piece))
+        size += len(piece)
+        found.append((digest.digest(), size))
+    return found
 
 
 class TokenCounter:

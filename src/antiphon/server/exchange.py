@@ -180,6 +180,7 @@ class Exchange:
             self.record.ended = self._clock()
             self.record.status = self._sent_status
             self.record.stop_reason = self._answer.stop_reason
+            self._learn()
 
     async def _say(self, link: ClientLink, send: Send) -> None:
         """Say what there is to say, in the form that is still open: a stream, or a status."""
@@ -195,6 +196,13 @@ class Exchange:
     def _expected_wait(self) -> int:
         """Whole seconds after which it may be worth to come back."""
         return math.ceil(self._upstream.slots.expected_wait(share=self.job.share))
+
+    def _learn(self) -> None:
+        """What this conversation counted is where its next turn begins."""
+        usage = self._stream.usage
+        if self.cause == "finished" and "input" not in usage.estimated:
+            cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+            self._upstream.prefix_counts.learn(self.job.chat.body, usage.input_tokens + cached)
 
     @property
     def output_tokens(self) -> int:
@@ -319,6 +327,9 @@ class Exchange:
         self._enter(Phase.WAITING)
         self.record.sent = self._time.silent_since
         if self._counting is None:
+            known = self._upstream.prefix_counts.guess(self.job.chat.body)
+            if known is not None:
+                self._stream.guess_input(known)
             # Beside the request, never before it: the first token does not wait for a count.
             self._counting = self._upstream.counter.tell(self.job.chat.body, self._stream.count_input)
 

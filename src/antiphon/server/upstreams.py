@@ -19,7 +19,7 @@ from antiphon.core.parts import Fault
 from antiphon.server.admission import Slots
 from antiphon.server.coordination.protocol import Coordinator
 from antiphon.server.coordination.shared_slots import SharedSlots
-from antiphon.server.counting import TokenCounter
+from antiphon.server.counting import PrefixCounts, TokenCounter
 from antiphon.server.upstream import UpstreamPool
 
 POLL = 0.1  # seconds between two looks at a server's report while leases drain
@@ -59,6 +59,7 @@ class Upstream:
         self.name = settings.name
         self.quirks: Quirks = by_name(settings.profile)
         self.think_tags: Mode = settings.think_tags or self.quirks.think_tags  # type: ignore[assignment]  # checked by config
+        self.prefix_counts = PrefixCounts()
         self.counter = TokenCounter(self.quirks.tokenizer, settings.base_url, session, settings.api_key)
         self.pool = UpstreamPool(
             settings.base_url,

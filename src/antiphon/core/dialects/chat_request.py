@@ -26,7 +26,7 @@ from antiphon.core.surfaces.messages.request import MessagesRequest, RequestErro
 if TYPE_CHECKING:
     from antiphon.core.dialects.quirks import Quirks
 
-__all__ = ["ChatRequest", "encode"]
+__all__ = ["ChatRequest", "encode", "tokens_of_bytes"]
 
 # Tokens a text costs: 3.5 bytes of its JSON each. English prose has more than four bytes a token, code and
 # tool schemas about three and a half: an estimate should rather be too high, because clients compact by it.
@@ -34,6 +34,11 @@ _TOKENS, _BYTES = 2, 7
 _MESSAGE_TOKENS = 4
 _TOOL_TOKENS = 8
 _IMAGE_TOKENS = 1600
+
+
+def tokens_of_bytes(size: int) -> int:
+    """An estimate on the high side for so many bytes of a request's JSON."""
+    return size * _TOKENS // _BYTES
 
 
 class ChatRequest(Struct, frozen=True):
@@ -116,7 +121,7 @@ def encode(
         ignored=losses.ignored,
         degraded=losses.degraded,
         stop_sequences=tuple(stop),
-        input_estimate=(conversation.text_bytes + tool_bytes) * _TOKENS // _BYTES
+        input_estimate=tokens_of_bytes(conversation.text_bytes + tool_bytes)
         + _MESSAGE_TOKENS * conversation.count
         + _TOOL_TOKENS * len(tools.functions)
         + _IMAGE_TOKENS * conversation.images,
