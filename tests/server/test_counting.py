@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import ClientSession, web
 
-from antiphon.server.counting import PrefixCounts, TokenCounter
+from antiphon.server.counting import LARGEST, PrefixCounts, TokenCounter
 
 BODY = json.dumps(
     {
@@ -132,6 +132,17 @@ def test_another_conversation_is_not_mistaken_for_it():
     assert counts.guess(chat("other")) is None
     assert counts.guess(chat("q", tools=[{"type": "function"}])) is None
     assert counts.guess(chat("q", "x" * 100_000)) is None
+
+
+async def test_a_large_body_is_not_hashed_beside_streams():
+    counts, large = PrefixCounts(), chat("x" * LARGEST)
+    counts.learn(large, 1000)
+    assert counts.guess(large) is None
+    async with Server('{"count":9}') as server:
+        assert (
+            TokenCounter("tokenize", server.base_url, server.session).tell(large, lambda tokens: None) is None
+        )
+        assert server.asked == []
 
 
 def test_counts_are_bounded():

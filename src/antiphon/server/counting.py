@@ -23,6 +23,7 @@ from antiphon.core.dialects.chat_request import tokens_of_bytes
 
 KEPT = 512  # counts
 TIME_LIMIT = 2.0  # seconds for a client that asks
+LARGEST = 1024 * 1024  # bytes of a body that is hashed beside streams: more would hold up the loop
 _LONG_TAIL = 64 * 1024  # bytes that a known prefix may leave over
 IN_STREAM_LIMIT = 0.2  # seconds for `message_start`: the first token is worth more
 
@@ -52,6 +53,8 @@ class PrefixCounts:
 
     def learn(self, chat_body: bytes, tokens: int) -> None:
         """The upstream counted `tokens` for a Chat Completions body."""
+        if len(chat_body) > LARGEST:
+            return
         digest = _prefixes(chat_body)[-1][0]
         self._known[digest] = tokens
         self._known.move_to_end(digest)
@@ -60,7 +63,7 @@ class PrefixCounts:
 
     def guess(self, chat_body: bytes) -> int | None:
         """Tokens of the longest known prefix and an estimate of the rest; None if nothing of it is known."""
-        if not self._known:
+        if not self._known or len(chat_body) > LARGEST:
             return None
         prefixes = _prefixes(chat_body)
         length = prefixes[-1][1]
@@ -135,7 +138,7 @@ class TokenCounter:
 
     def tell(self, chat_body: bytes, told: Callable[[int], None]) -> asyncio.Task[None] | None:
         """Count beside a running request; `told` is called if the answer comes in time. Cancel at will."""
-        if not self.available:
+        if not self.available or len(chat_body) > LARGEST:
             return None
 
         async def asking() -> None:
