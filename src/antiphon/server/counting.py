@@ -51,29 +51,32 @@ class PrefixCounts:
         self._kept = kept
         self._known: OrderedDict[bytes, int] = OrderedDict()
 
-    def learn(self, chat_body: bytes, tokens: int) -> None:
-        """The upstream counted `tokens` for a Chat Completions body."""
-        if len(chat_body) > LARGEST:
+    def learn(self, digest: bytes | None, tokens: int) -> None:
+        """The upstream counted `tokens` for the body that `guess` gave this digest."""
+        if digest is None:
             return
-        digest = _prefixes(chat_body)[-1][0]
         self._known[digest] = tokens
         self._known.move_to_end(digest)
         if len(self._known) > self._kept:
             self._known.popitem(last=False)
 
-    def guess(self, chat_body: bytes) -> int | None:
-        """Tokens of the longest known prefix and an estimate of the rest; None if nothing of it is known."""
-        if not self._known or len(chat_body) > LARGEST:
-            return None
+    def guess(self, chat_body: bytes) -> tuple[bytes | None, int | None]:
+        """The body's digest, to `learn` by, and its tokens.
+
+        Tokens are those of the longest known prefix and an estimate of the rest; None if nothing of it is
+        known. The digest is None for a body that is too large to hash here.
+        """
+        if len(chat_body) > LARGEST:
+            return None, None
         prefixes = _prefixes(chat_body)
-        length = prefixes[-1][1]
+        whole, length = prefixes[-1]
         for digest, size in reversed(prefixes):
             if length - size > _LONG_TAIL:
-                return None  # most of it is new (an image, perhaps): the request's own estimate knows better
+                break  # most of it is new (an image, perhaps): the request's own estimate knows better
             if digest in self._known:
                 self._known.move_to_end(digest)
-                return self._known[digest] + tokens_of_bytes(length - size)
-        return None
+                return whole, self._known[digest] + tokens_of_bytes(length - size)
+        return whole, None
 
 
 def _prefixes(chat_body: bytes) -> list[tuple[bytes, int]]:

@@ -76,6 +76,7 @@ class Exchange:
         "_call",
         "_clock",
         "_counting",
+        "_digest",
         "_error_body",
         "_error_head",
         "_lease",
@@ -120,6 +121,7 @@ class Exchange:
         self._started = False  # the client has its status
         self._told = False  # the client has the stream's last event
         self._bug: Fault | None = None  # what is said in place of everything else
+        self._digest: bytes | None = None  # of the conversation, for what its next turn will count
         self._counting: asyncio.Task[None] | None = None  # asks the upstream's tokenizer, for message_start
         self._sent_status = 0
         self._error_head: tuple[int, dict[str, str]] | None = None
@@ -202,7 +204,7 @@ class Exchange:
         usage = self._stream.usage
         if self.cause == "finished" and "input" not in usage.estimated:
             cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-            self._upstream.prefix_counts.learn(self.job.chat.body, usage.input_tokens + cached)
+            self._upstream.prefix_counts.learn(self._digest, usage.input_tokens + cached)
 
     @property
     def output_tokens(self) -> int:
@@ -327,7 +329,7 @@ class Exchange:
         self._enter(Phase.WAITING)
         self.record.sent = self._time.silent_since
         if self._counting is None:
-            known = self._upstream.prefix_counts.guess(self.job.chat.body)
+            self._digest, known = self._upstream.prefix_counts.guess(self.job.chat.body)
             if known is not None:
                 self._stream.guess_input(known)
             # Beside the request, never before it: the first token does not wait for a count.
