@@ -236,6 +236,8 @@ def test_a_killed_worker_costs_its_own_streams_and_nothing_else(serve, upstream)
     os.kill(victim, signal.SIGKILL)
     assert victims.join() == ["IncompleteRead"]
     wait_until(lambda: gone([victim]), "end of the killed one")
+    # Its slot is free with its socket; the upstream's own look at the closed connection comes in its time.
+    wait_until(lambda: not upstream.inside(), "end of its stream at the upstream")
     clients = Clients(fleet, count=4)
     all_of(upstream, clients, 4)  # two at a time: its slot has come back
     assert clients.join() == ["message_stop"] * 4
