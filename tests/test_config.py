@@ -83,7 +83,7 @@ def test_the_table_for_the_docs_has_every_limit_with_a_meaning() -> None:
 def test_a_key_is_not_shown() -> None:
     settings = UpstreamSettings(name="up", base_url="http://127.0.0.1:1/v1", api_key="sk-secret")
     assert "secret" not in repr(settings)
-    assert "secret" not in repr(Settings(upstream=settings))
+    assert "secret" not in repr(Settings(upstreams=(settings,)))
 
 
 def test_settings_are_frozen() -> None:

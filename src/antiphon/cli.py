@@ -129,9 +129,7 @@ def serve(
     log.configure(level=log_level, as_json=log_json)
     one, embedded = None, None
     if upstream is not None:
-        one = UpstreamSettings(
-            name="upstream", base_url=upstream, api_key=api_key, slots=slots, profile=profile
-        )
+        one = UpstreamSettings(name="upstream", base_url=upstream, api_key=api_key, slots=slots, kind=profile)
     else:
         model_file, reason = _embedded_model()
         embedded = EmbeddedServers(model_file=model_file, reason=reason)
@@ -141,7 +139,7 @@ def serve(
     settings = Settings(
         host=host,
         port=port,
-        upstream=one,
+        upstreams=() if one is None else (one,),
         limits=limits,
         strict=strict,
         log_level=log_level,

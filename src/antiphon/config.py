@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -97,18 +97,69 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1024
 
 
-class UpstreamSettings(Struct, frozen=True, kw_only=True):
-    """One inference server. `api_key` is never shown; `profile` names a row of core/dialects/quirks.py."""
+SlotCount: TypeAlias = Count | Literal["auto"]
+"""Sequence slots of a server; `auto`: what it tells, `DEFAULT_SLOTS` while it has not told."""
 
-    name: str
+DEFAULT_SLOTS = 8
+
+
+class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One inference server. `api_key` is never shown.
+
+    `kind` names a row of core/dialects/quirks.py, or is `auto`: recognised by its own answers.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     base_url: str
     api_key: str | None = None
-    slots: int = 8
-    profile: str = "generic"
-    think_tags: str | None = None  # None: what the profile says
+    slots: SlotCount = "auto"
+    kind: str = "auto"
+    think_tags: Literal["auto", "off", "open"] | None = None  # None: what its row says
+    quirks: dict[str, Any] = {}  # fields of its row that are otherwise here
 
     def __repr__(self) -> str:
-        return f"UpstreamSettings({self.name!r}, slots={self.slots}, profile={self.profile!r})"
+        return f"UpstreamSettings({self.name!r}, slots={self.slots!r}, kind={self.kind!r})"
+
+
+class TargetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One place where a model runs. `model` is the upstream's name for it (None: the one the client sent)."""
+
+    upstream: str
+    model: str | None = None
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+
+
+class Overrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is set in every request for a model, whatever the client says; None: nothing."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    thinking: bool | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    max_tokens: Count | None = None  # a cap
+    chat_template_kwargs: dict[str, Any] = {}
+    system_prefix: str = ""  # goes before the client's own system prompt
+
+
+class Fallbacks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names of `[[models]]` that are tried instead, before anything was promised; by what went wrong."""
+
+    overflow: str | None = None  # the prompt does not fit this one's window
+    overloaded: str | None = None  # no slot in time, or its servers say 429, 503 or 529
+    failed: str | None = None  # every target failed
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name that clients use: exact, or a glob with `*` and `?`; `*` alone is the catch-all.
+
+    Exact names win over globs, then the first in the file. `window` in tokens, prompt and answer together.
+    """
+
+    name: Annotated[str, Meta(min_length=1)]
+    targets: Annotated[tuple[TargetSettings, ...], Meta(min_length=1)]
+    window: Count | None = None
+    overrides: Overrides = Overrides()
+    fallbacks: Fallbacks = Fallbacks()
 
 
 class Coordination(Struct, frozen=True, kw_only=True):
@@ -130,7 +181,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 8080
-    upstream: UpstreamSettings | None = None  # None: the embedded ones
+    upstreams: tuple[UpstreamSettings, ...] = ()  # none: the embedded ones
+    models: tuple[ModelSettings, ...] = ()  # none: every name, at every upstream, as the client sent it
+    allow_anonymous: bool = False  # without keys, also others than this machine are served
+    keys_file: str | None = None  # None: there are no keys
     coordination: Coordination | None = None  # None: the slots are this process's own
     workers: int = 1
     limits: Limits = Limits()

@@ -548,9 +548,9 @@ class House:
             name="up",
             base_url=self.upstream_url or f"http://127.0.0.1:{self.upstream.port}/v1",
             slots=self.slots,
-            profile=self.profile,
+            kind=self.profile,
         )
-        settings = Settings(upstream=one, limits=limits, port=0, strict=self.strict)
+        settings = Settings(upstreams=(one,), limits=limits, port=0, strict=self.strict)
         self.backend = SingleBackend(one, limits)
         self.gateway = Gateway(settings, self.backend, clock=self.clock)
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)

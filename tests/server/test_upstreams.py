@@ -5,7 +5,7 @@ import asyncio
 from antiphon.config import Limits, UpstreamSettings
 from antiphon.server.upstreams import Upstream
 
-SETTINGS = UpstreamSettings(name="u", base_url="http://127.0.0.1:9/v1", slots=1, profile="llamacpp")
+SETTINGS = UpstreamSettings(name="u", base_url="http://127.0.0.1:9/v1", slots=1, kind="llamacpp")
 
 
 async def until(true):

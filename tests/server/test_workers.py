@@ -447,7 +447,7 @@ def test_a_name_is_listened_on_at_all_its_addresses_with_one_port() -> None:
 async def test_a_lost_lease_ends_its_exchange_and_no_other(tmp_path) -> None:
     one = UpstreamSettings(name="u", base_url="http://127.0.0.1:9/v1")
     coordination = Coordination(where=f"local:{tmp_path / 'slots'}")
-    settings = Settings(upstream=one, coordination=coordination, limits=Limits())
+    settings = Settings(upstreams=(one,), coordination=coordination, limits=Limits())
     gateway = gateway_for(settings, Sealer(bytes(32)))
     lost: list[str] = []
     for name in ("a", "b"):

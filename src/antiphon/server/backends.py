@@ -12,7 +12,6 @@ from collections.abc import Callable
 import aiohttp
 
 from antiphon.config import Coordination, Limits, UpstreamSettings
-from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.local import slots_busy
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
@@ -20,7 +19,7 @@ from antiphon.server.coordination import open_coordinator
 from antiphon.server.embedded import LOCAL_MODEL, LocalView, Servers
 from antiphon.server.routing import Route, RouteTable
 from antiphon.server.upstream_dial import parse_base_url
-from antiphon.server.upstreams import BusyReport, Sharing, Upstream
+from antiphon.server.upstreams import BusyReport, Sharing, Upstream, quirks_of
 
 SIMULATED_MODEL = "reasoning"
 SIMULATED_SLOTS = 8
@@ -87,7 +86,7 @@ class SingleBackend:
     @property
     def table(self) -> RouteTable:
         windows = {model.id: model.window for model in self._catalog.known.values()}
-        return RouteTable((Route(self._settings.name, self._settings.profile),), windows)
+        return RouteTable((Route(self._settings.name, quirks_of(self._settings).name),), windows)
 
     async def models(self) -> list[Model]:
         return with_aliases(await self._catalog.models())
@@ -100,7 +99,7 @@ class SingleBackend:
         settings = self._settings
         session = self._session = _session()
         busy: BusyReport | None = None
-        if by_name(settings.profile).drain_report == "slots":
+        if quirks_of(settings).drain_report == "slots":
 
             async def busy() -> int | None:
                 return await slots_busy(settings.base_url, session, api_key=settings.api_key)
@@ -181,7 +180,7 @@ class EmbeddedBackend:
             base_url=local.base_url,
             api_key=local.api_key,
             slots=local.slots,
-            profile="llamacpp",
+            kind="llamacpp",
         )
         self._add(
             Upstream(

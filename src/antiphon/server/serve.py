@@ -117,8 +117,8 @@ def gateway_for(settings: Settings, sealer: Sealer, embedded: Servers | None = N
 
     backend: Backend
     limits, coordination = settings.limits, settings.coordination
-    if settings.upstream is not None:
-        backend = SingleBackend(settings.upstream, limits, coordination=coordination, lost=lost)
+    if settings.upstreams:
+        backend = SingleBackend(settings.upstreams[0], limits, coordination=coordination, lost=lost)
     elif embedded is not None:
         backend = EmbeddedBackend(limits, embedded, coordination=coordination, lost=lost)
     else:

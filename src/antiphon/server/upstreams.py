@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from antiphon.config import CoordinationPolicy, Limits, UpstreamSettings
+from antiphon.config import DEFAULT_SLOTS, CoordinationPolicy, Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import Quirks, by_name
 from antiphon.core.dialects.think_tags import Mode
 from antiphon.core.parts import Fault
@@ -38,6 +38,12 @@ class Sharing(Struct, frozen=True):
     gateways: int = 1
 
 
+def quirks_of(settings: UpstreamSettings) -> Quirks:
+    """The facts that its settings give; what is not recognised yet is taken to be generic."""
+    row = by_name("generic" if settings.kind == "auto" else settings.kind)
+    return structs.replace(row, **settings.quirks) if settings.quirks else row
+
+
 class Upstream:
     """See the module.
 
@@ -57,8 +63,8 @@ class Upstream:
         sharing: Sharing | None = None,
     ) -> None:
         self.name = settings.name
-        self.quirks: Quirks = by_name(settings.profile)
-        self.think_tags: Mode = settings.think_tags or self.quirks.think_tags  # type: ignore[assignment]  # checked by config
+        self.quirks: Quirks = quirks_of(settings)
+        self.think_tags: Mode = settings.think_tags or self.quirks.think_tags
         self.prefix_counts = PrefixCounts()
         self.counter = TokenCounter(self.quirks.tokenizer, settings.base_url, session, settings.api_key)
         self.pool = UpstreamPool(
@@ -68,18 +74,19 @@ class Upstream:
             settle=limits.settle,
             max_header_bytes=limits.max_headers,
         )
+        slots = DEFAULT_SLOTS if settings.slots == "auto" else settings.slots
         self._shared: SharedSlots | None = None
         if sharing is None:
             self.slots = Slots(
                 settings.name,
-                settings.slots,
+                slots,
                 queue_limit=limits.queue_length,
                 on_draining=self._watch,
             )
         else:
             self.slots = self._shared = SharedSlots(
                 settings.name,
-                settings.slots,
+                slots,
                 coordinator=sharing.coordinator,
                 lost=lambda lease: sharing.lost(lease.owner),
                 policy=sharing.policy,

@@ -16,10 +16,10 @@ def welcome(settings: Settings, port: int) -> str:
     """Text with rich markup, for the port that was really bound."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     base = f"http://{host}:{port}"
-    if settings.upstream is not None:
+    if settings.upstreams:
         model = "MODEL"
-        one = settings.upstream
-        facts = f"{one.slots} slots, profile {one.profile}{_processes(settings)}"
+        one = settings.upstreams[0]
+        facts = f"{one.slots} slots, kind {one.kind}{_processes(settings)}"
         lines = [
             f"[bold]Antiphon[/] serves [bold]{base}/v1/messages[/] from your upstream ({facts})",
             "  any model name passes through: put your server's name where MODEL stands",
