@@ -32,9 +32,10 @@ import arms
 import meters
 import stream_cpu
 import wire
+from antiphon.core.dialects.quirks import by_name
 from antiphon.core.seal import Sealer
 from antiphon.server.plan import Plan, Planner
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 from arms import Arm
 from control import Worker
 from load_client import TimedStream
@@ -171,7 +172,7 @@ async def reading(arm: Arm, body: bytes, window: float, own: int) -> dict[str, A
 
 def planning(body: bytes, times: int = 15) -> float:
     """Milliseconds for reading and translating a body, in this process: the best of several."""
-    planner = Planner(RouteTable((Route("upstream", "generic"),)), Sealer(bytes(32)))
+    planner = Planner(RouteTable((Route(ANY, (Target("upstream", by_name("generic")),)),)), Sealer(bytes(32)))
     best = float("inf")
     for _ in range(times):
         start = time.process_time()

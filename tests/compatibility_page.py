@@ -17,11 +17,12 @@ from typing import Any
 
 from antiphon.core.dialects import quirks
 from antiphon.core.dialects.documents import OpenedDocument
+from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.messages.request_blocks import Text
 from antiphon.server.plan import Plan, Planner
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 PROFILES = quirks.names()
@@ -166,7 +167,7 @@ def planned(place: str, example: list[Any], profile: str) -> Plan | Fault:
     """The plan of a request with these examples in a place, as `serve --profile` makes it."""
     base = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
     body = json.dumps(base | PLACES[place](example)).encode()
-    planner = Planner(RouteTable((Route("upstream", profile),)), Sealer(b"k" * 32))
+    planner = Planner(RouteTable((Route(ANY, (Target("upstream", by_name(profile)),)),)), Sealer(b"k" * 32))
     return planner.plan(body, read_pdf=_read_pdf)
 
 

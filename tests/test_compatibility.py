@@ -18,6 +18,7 @@ import pytest
 from antiphon.config import Limits, Settings, UpstreamSettings
 from antiphon.core.dialects import chat_content, chat_tools
 from antiphon.core.dialects.chat_typed_tools import DEFINED_TOOLS
+from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.core.surfaces.messages import events
 from antiphon.core.surfaces.messages import request as surface
@@ -26,7 +27,7 @@ from antiphon.server import app
 from antiphon.server.app import Gateway
 from antiphon.server.catalog import Model
 from antiphon.server.plan import Plan
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 from antiphon.server.upstreams import Upstream
 from compatibility_page import PAGE, PLACES, answer_rows, holds, planned, request_cases, without
 from pipeline import DONE, finish, frame, play, said
@@ -177,7 +178,7 @@ def test_a_usage_row_is_true(row):
 class Backend:
     """One model of one upstream that is never asked: nothing here needs an answer of it."""
 
-    table = RouteTable((Route("upstream", "generic"),))
+    table = RouteTable((Route(ANY, (Target("upstream", by_name("generic")),)),))
 
     def __init__(self) -> None:
         settings = UpstreamSettings(name="upstream", base_url="http://127.0.0.1:1/v1")

@@ -40,7 +40,7 @@ from structlog.testing import LogCapture
 
 from antiphon.config import Limits, Settings, UpstreamSettings
 from antiphon.server.app import Gateway
-from antiphon.server.backends import SingleBackend
+from antiphon.server.fleet import Fleet
 from antiphon.server.serve import server_config
 from pipeline import judge, run
 
@@ -551,7 +551,7 @@ class House:
             kind=self.profile,
         )
         settings = Settings(upstreams=(one,), limits=limits, port=0, strict=self.strict)
-        self.backend = SingleBackend(one, limits)
+        self.backend = Fleet(settings, clock=self.clock, probes=False)
         self.gateway = Gateway(settings, self.backend, clock=self.clock)
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         if self.sndbuf:
@@ -563,9 +563,10 @@ class House:
         self.server.lifespan = config.lifespan_class(config)
         await self.server.startup(sockets=[listener])
         await self.server.on_tick(0)
-        if (look := self.backend._first_look) is not None:  # at the upstream's models: no request's work
+        looks = list(self.backend._tasks)  # at the upstream's models: no request's work
+        for look in looks:
             look.cancel()
-            await asyncio.gather(look, return_exceptions=True)
+        await asyncio.gather(*looks, return_exceptions=True)
         await until(lambda: len(asyncio.all_tasks()) <= 3)  # the test, the lifespan, the ticker
         self._tasks = asyncio.all_tasks()
         return self
@@ -669,7 +670,7 @@ class House:
     def exchange_of(self, tag: str) -> Any:
         """The running exchange whose request says this."""
         said = json.dumps(tag).encode()
-        return next(exchange for exchange in self.gateway.live if said in exchange.job.chat.body)
+        return next(exchange for exchange in self.gateway.live if said in exchange.job.plan.chat.body)
 
     @property
     def records_written(self) -> list[dict]:

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from antiphon.config import Limits, Settings, UpstreamSettings
+from antiphon.core.dialects.quirks import by_name
 from antiphon.server.app import Gateway
 from antiphon.server.catalog import Model
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 from antiphon.server.upstreams import Upstream
 
 
 class Backend:
     """One upstream that cannot be reached."""
 
-    table = RouteTable((Route("upstream", "generic"),))
+    table = RouteTable((Route(ANY, (Target("upstream", by_name("generic")),)),))
 
     def __init__(self) -> None:
         settings = UpstreamSettings(name="upstream", base_url="http://127.0.0.1:1/v1")

@@ -148,7 +148,7 @@ async def test_a_send_that_waits_makes_the_gateway_wait() -> None:
             visit.text("y" * 50_000)
             sent += 50_000
             await turns(3)
-        assert exchange._link.paused
+        assert exchange._client.link.paused
         asgi.block.set()
         visit.finish()
         visit.done()
@@ -164,7 +164,7 @@ async def test_a_send_that_waits_for_ever_is_a_stall() -> None:
         visit.raw(SSE_HEAD + chunk(TEXT))
         await asgi.kind("content_block_delta")
         asgi.block.clear()
-        while not house.exchange()._link.paused:
+        while not house.exchange()._client.link.paused:
             visit.text("y" * 50_000)
             await turns(3)
         house.tick(60.1)
@@ -181,7 +181,7 @@ async def test_a_stall_behind_the_end_leaves_the_response_without_its_end() -> N
         visit.raw(SSE_HEAD + chunk(TEXT))
         await asgi.kind("content_block_delta")
         asgi.block.clear()
-        while not house.exchange()._link.paused:
+        while not house.exchange()._client.link.paused:
             visit.text("y" * 50_000)
             await turns(3)
         visit.finish()

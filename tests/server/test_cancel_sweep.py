@@ -18,8 +18,10 @@ from antiphon.core.dialects.chat_stream import ChatStream
 from antiphon.core.stream import Stream
 from antiphon.core.surfaces.messages.events import EventEncoder
 from antiphon.core.surfaces.messages.fold import Fold
+from antiphon.server import attempt, exchange
 from antiphon.server.admission import Slots
-from antiphon.server.exchange import Exchange, guarded
+from antiphon.server.attempt import Attempt
+from antiphon.server.exchange import Exchange
 from antiphon.server.upstream import UpstreamPool
 from antiphon.server.upstreams import Upstream
 from server.harness import (
@@ -38,20 +40,21 @@ from server.harness import (
     until,
 )
 
-CALLBACKS = (
-    "_begin",
-    "on_granted",
-    "on_open",
-    "on_head",
-    "on_body",
-    "on_read",
-    "on_end",
-    "on_lost",
-    "on_client_gone",
-    "on_client_paused",
-    "on_client_resumed",
-    "tick",
-)
+GUARDS: dict[type, Callable[..., Any]] = {Exchange: exchange.guarded, Attempt: attempt.guarded}
+CALLBACKS: list[tuple[type, str]] = [
+    (Exchange, "_begin"),
+    (Exchange, "on_granted"),
+    (Attempt, "on_open"),
+    (Attempt, "on_head"),
+    (Attempt, "on_body"),
+    (Attempt, "on_read"),
+    (Attempt, "on_end"),
+    (Attempt, "on_lost"),
+    (Exchange, "on_client_gone"),
+    (Exchange, "on_client_paused"),
+    (Exchange, "on_client_resumed"),
+    (Exchange, "tick"),
+]
 PIECES = [
     SSE_HEAD,
     chunk(frame({"role": "assistant", "content": ""})),
@@ -96,8 +99,8 @@ class Points:
             self.point()
 
         monkeypatch.setattr(asyncio.Handle, "_run", stepped)
-        for name in CALLBACKS:
-            monkeypatch.setattr(Exchange, name, self._around(getattr(Exchange, name)))
+        for owner, name in CALLBACKS:
+            monkeypatch.setattr(owner, name, self._around(getattr(owner, name)))
 
     def _around(self, method: Callable[..., None]) -> Callable[..., None]:
         def around(*args: Any) -> None:
@@ -164,8 +167,8 @@ def tick_late(house: House, client: Client) -> None:
 
 
 def shut_down(house: House, client: Client) -> None:
-    for exchange in list(house.gateway.live):
-        exchange.close("shutdown")
+    for each in list(house.gateway.live):
+        each.close("shutdown")
 
 
 def reset_upstream(house: House, client: Client) -> None:
@@ -246,7 +249,7 @@ INNER: list[tuple[type, str]] = [
     (UpstreamPool, "post"),
     (Slots, "request"),
     (Upstream, "refusal"),
-    *((Exchange, name) for name in CALLBACKS),
+    *CALLBACKS,
 ]
 
 
@@ -259,17 +262,17 @@ def raising(owner: type, name: str, at: int, *, always: bool) -> Iterator[list[i
     """Let a method raise at its nth call (and `always`: at every later one). Yields its number of calls."""
     method = getattr(owner, name)
     calls = [0]
-    inner = getattr(method, "__wrapped__", method) if owner is Exchange else method
+    inner = getattr(method, "__wrapped__", method) if owner in GUARDS else method
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if name == "on_granted":
-            args[0]._lease = args[1]  # its first line, which cannot fail: before it nobody has the slot
+            args[0]._seat = args[1:]  # its first line, which cannot fail: before it nobody has the slot
         if at and (calls[0] >= at if always else calls[0] == at):
             raise SecretError("SEC" + "RET")  # not as the source line that a traceback shows
         return inner(*args, **kwargs)
 
-    setattr(owner, name, guarded(wrong) if owner is Exchange else wrong)
+    setattr(owner, name, GUARDS[owner](wrong) if owner in GUARDS else wrong)
     try:
         yield calls
     finally:

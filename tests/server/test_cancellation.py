@@ -74,7 +74,7 @@ async def finished(house: House, client: Client) -> Visit:
     """A finish reason came, `[DONE]` did not."""
     visit = await streaming(house, client)
     visit.finish()
-    await until(lambda: house.exchange_of("first")._stream.finished)
+    await until(lambda: house.exchange_of("first").answer.finished)
     return visit
 
 
@@ -275,15 +275,15 @@ async def test_a_client_that_leaves_between_the_commit_and_the_response_start(mo
     async with House(slots=1) as house:
         client = await house.ask("first")
         visit = await house.visit()
-        received = Exchange._received
+        received = Exchange.received
 
         def receive_and_lose(self):
             received(self)
-            if self._stream.committed:
-                assert not self._started
-                self._link.transport.abort()
+            if self.answer.committed:
+                assert not self._client.started
+                self._client.link.transport.abort()
 
-        monkeypatch.setattr(Exchange, "_received", receive_and_lose)
+        monkeypatch.setattr(Exchange, "received", receive_and_lose)
         visit.raw(SSE_HEAD + chunk(TEXT))
         await visit.closed.wait()
         await client.gone()

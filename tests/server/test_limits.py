@@ -809,7 +809,7 @@ async def test_max_behind() -> None:
             sent += piece
             await turns(3)
         assert exchange._time.held_back
-        assert exchange._stream.pending <= limit + 256 * 1024 + piece  # the limit, and one read
+        assert exchange.answer.pending <= limit + 256 * 1024 + piece  # the limit, and one read
         house.tick(50)
         client.read_on()
         await until(lambda: not visit.side.bytes_paused)

@@ -36,8 +36,10 @@ async def streaming(house: House, tag: str = "hi", headers: str = "") -> tuple[C
 
 def list_models(house: House, *models: Model) -> None:
     """As if the upstream had just listed these."""
-    house.backend._catalog.known = {model.id: model for model in models}
-    house.backend._catalog._asked_at = time.monotonic()
+    catalog = house.backend._members["up"].catalog
+    catalog.known = {model.id: model for model in models}
+    catalog._asked_at = time.monotonic()
+    catalog.version += 1
 
 
 # --- Metrics ------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ async def test_who_holds_a_slot_and_who_waits() -> None:
             client.send(post(f"w{number}", headers=f"{SESSION}b-secret\r\n"))
             await house.waiting(number + 1)
             house.clock.now += 2
-        house.exchange_of("second")._lease.active = True
+        house.exchange_of("second")._attempt._lease.active = True
         page = await get(house, "/admin/slots")
         assert page.headers["content-type"] == "application/json"
         up = page.json["up"]

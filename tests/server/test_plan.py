@@ -3,16 +3,17 @@
 import json
 import pickle
 
+from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
 from antiphon.server.plan import LEAST_ANSWER, Plan, Planner
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 
 SEALER = Sealer(b"k" * 32)
 
 
-def planner(*routes, **windows):
-    return Planner(RouteTable(routes or (Route("u", "generic"),), windows), SEALER)
+def planner(kind="generic", sends=None, window=None):
+    return Planner(RouteTable((Route(ANY, (Target("u", by_name(kind), sends),), window),)), SEALER)
 
 
 def body(**fields):
@@ -47,7 +48,7 @@ def test_counting_needs_no_max_tokens():
 
 
 def test_max_tokens_is_clamped_to_a_known_window():
-    known = planner(Route("u", "generic", window=4096))
+    known = planner(window=4096)
     assert sent(known.plan(body(max_tokens=100)))["max_tokens"] == 100
     planned = known.plan(body(max_tokens=32000))
     assert sent(planned)["max_tokens"] == 4096 - planned.chat.input_estimate
@@ -57,7 +58,7 @@ def test_max_tokens_is_clamped_to_a_known_window():
 
 
 def test_the_upstream_gets_its_own_name_for_the_model():
-    planned = planner(Route("u", "generic", sends="real")).plan(body())
+    planned = planner(sends="real").plan(body())
     assert (planned.model, sent(planned)["model"]) == ("m", "real")
 
 
@@ -98,6 +99,6 @@ def test_a_users_id_travels_only_as_a_pseudonym_and_only_where_it_is_wanted():
     secret = "user_1f00_account_9_session_7"
     request = body(metadata={"user_id": secret})
     assert secret not in planner().plan(request).chat.body.decode()
-    hosted = planner(Route("u", "openai")).plan(request)
+    hosted = planner("openai").plan(request)
     assert secret not in hosted.chat.body.decode()
     assert sent(hosted)["safety_identifier"] == SEALER.pseudonym(secret)

@@ -8,19 +8,20 @@ import json
 import pytest
 
 from antiphon.config import Limits
+from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
 from antiphon.server import planning as under_test
 from antiphon.server.plan import Plan, Planner
 from antiphon.server.planning import Planning
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 from pdfs import bomb, document, laughs, pdf, slow, words
 from turns import assistant, call, result, text, user
 
 pytest.importorskip("pypdfium2", reason="pdf: pypdfium2 is not installed")
 PIL_Image = pytest.importorskip("PIL.Image", reason="pdf: pillow is not installed")
 
-PLANNER = Planner(RouteTable((Route("up", "generic"),)), Sealer(b"k" * 32))
+PLANNER = Planner(RouteTable((Route(ANY, (Target("up", by_name("generic")),)),)), Sealer(b"k" * 32))
 ONE_PAGE = '<document>\n<page number="1">\nHello\n</page>\n</document>'
 HELLO = document(pdf(words("Hello")))
 REFUSED = "messages.0.content.1: document application/pdf: "

@@ -32,6 +32,7 @@ __all__ = [
     "internal",
     "invalid_request",
     "method_not_allowed",
+    "no_upstream",
     "not_found",
     "queue_full",
     "queue_timeout",
@@ -63,6 +64,11 @@ FOREIGN_HOST: Final = Fault("permission_error", "this gateway is not served unde
 NOT_JSON_TYPE: Final = Fault("invalid_request_error", "the content-type must be application/json", 415)
 HEADERS_TOO_LARGE: Final = Fault("invalid_request_error", "the request's headers are too large", 431)
 REQUEST_TIMEOUT: Final = Fault("invalid_request_error", "the request took too long to arrive", 408)
+
+
+def no_upstream(retry_after: int) -> Fault:
+    """Every server of the model is known to be ill. `retry_after` in seconds, at least 1."""
+    return Fault("overloaded_error", "no server of this model takes requests now", 529, _seconds(retry_after))
 
 
 def queue_full(retry_after: int) -> Fault:

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from msgspec import structs
 
 from antiphon.core import tool_ids
+from antiphon.core.answer import Head
 from antiphon.core.blocks import Block
 from antiphon.core.dialects.chat_request import ChatRequest
 from antiphon.core.dialects.chat_state import Seal, no_seal
 from antiphon.core.dialects.chat_stream import BODY_LIMIT, ChatStream
 from antiphon.core.dialects.think_tags import Mode
-from antiphon.core.parts import BlockStart, End, Event, Fault, MessageDelta, Part, StopReason
+from antiphon.core.parts import BlockStart, End, Event, Fault, MessageDelta, MessageUsage, Part, StopReason
 from antiphon.core.sse import MAX_FRAME
 from antiphon.core.stream import HELD_LIMIT, Phase, Stream
 from antiphon.core.surfaces.messages.events import EventEncoder
@@ -90,7 +91,60 @@ class Translation:
             return self.stream.fault
         return self._fold.fault
 
+    # --- what a shell asks (core.answer) ---
+
+    @property
+    def head(self) -> Head | None:
+        return None
+
+    @property
+    def committed(self) -> bool:
+        return self.stream.committed
+
+    @property
+    def begun(self) -> bool:
+        return self.stream.begun
+
+    @property
+    def finished(self) -> bool:
+        return self.stream.finished
+
+    @property
+    def ended(self) -> bool:
+        return self.stream.ended
+
+    @property
+    def broken(self) -> bool:
+        return False  # an `event: error` tells
+
+    @property
+    def usage(self) -> MessageUsage:
+        return self.stream.usage
+
+    @property
+    def usage_reported(self) -> bool:
+        return self.stream.usage_reported
+
+    @property
+    def pending(self) -> int:
+        return self._blocks.pending
+
     # --- the upstream's side ---
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
+        """Nothing in it is for a client of this surface."""
+
+    def guess_input(self, tokens: int) -> None:
+        """A better estimate of the prompt, in tokens."""
+        self.stream.guess_input(tokens)
+
+    def count_input(self, tokens: int) -> None:
+        """The prompt was counted by the upstream's tokenizer, in tokens; what the upstream reports wins."""
+        self.stream.count_input(tokens)
+
+    def commit(self) -> None:
+        """The client has waited long enough: promise a stream, whatever comes."""
+        self.stream.commit()
 
     def feed(self, data: bytes) -> bool:
         """The next bytes of the upstream's body. False: they were more text for the lane, nothing else."""

@@ -27,6 +27,7 @@ class ExchangeRecord(Struct, kw_only=True):
     first_token: float | None = None
     ended: float | None = None
     phase: str = "queued"  # the last phase before the end
+    retries: int = 0  # attempts that failed before the one that counts
     cause: str = ""  # why it ended: a row of server.exchange_terms.CAUSES
     status: int = 0  # the HTTP status of the answer; 0: none was sent
     stop_reason: str | None = None
@@ -56,7 +57,7 @@ class ExchangeRecord(Struct, kw_only=True):
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
         }
-        for name in ("stop_reason", "error", "cached_tokens", "thinking_tokens"):
+        for name in ("stop_reason", "error", "retries", "cached_tokens", "thinking_tokens"):
             if value := getattr(self, name):
                 line[name] = value
         for name in ("estimated", "degraded", "ignored"):

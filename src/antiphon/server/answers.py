@@ -54,9 +54,14 @@ async def respond(send: Send, status: int, body: bytes, headers: Headers) -> Non
 
 
 async def respond_fault(
-    send: Send, fault: Fault, request_id: str, extra: tuple[tuple[bytes, bytes], ...] = ()
+    send: Send,
+    fault: Fault,
+    request_id: str,
+    extra: tuple[tuple[bytes, bytes], ...] = (),
+    *,
+    error_body: Callable[[Fault, str], bytes] = error_body,
 ) -> None:
-    """An error answer in Anthropic's shape, with what tells SDKs whether and when to come back."""
+    """An error answer, with what tells SDKs whether and when to come back; in Anthropic's shape by default."""
     headers = [(b"request-id", request_id.encode()), *extra]
     if fault.retry_after is not None:
         headers.append((b"retry-after", fault.retry_after.encode("ascii", "replace")))

@@ -11,7 +11,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -25,20 +24,26 @@ from antiphon.core.surfaces.messages.events import usage_fields
 from antiphon.observe.log import log_bug
 from antiphon.observe.metrics import Metrics
 from antiphon.server import clients, gate
+from antiphon.server.answering import Answering
 from antiphon.server.answers import answer_headers, respond, respond_fault
 from antiphon.server.asgi_link import AsgiLink
 from antiphon.server.catalog import Model
+from antiphon.server.choosing import Chooser
 from antiphon.server.edge import EdgeProtocol, link_of
 from antiphon.server.exchange import Exchange
 from antiphon.server.exchange_terms import Job
 from antiphon.server.ordinary import PREFIXES, OrdinaryRoutes
-from antiphon.server.plan import Plan, Planner
+from antiphon.server.plan import ANYWHERE, Aim, Plan, Planner
 from antiphon.server.planning import Planning
+from antiphon.server.retries import Retries
+from antiphon.server.retry_budget import RetryBudget
 from antiphon.server.routing import RouteTable
+from antiphon.server.surface import MESSAGES as MESSAGES_SURFACE
 from antiphon.server.upstreams import Upstream
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
+Replan: TypeAlias = Callable[[Aim], Awaitable[Plan | Fault]]
 
 log = structlog.get_logger("antiphon.server")
 
@@ -70,6 +75,7 @@ class Backend(Protocol):
     def upstreams(self) -> dict[str, Upstream]: ...
     async def models(self) -> list[Model]: ...
     async def start(self) -> None: ...
+    def expire(self, now: float) -> None: ...
     async def aclose(self) -> None: ...
 
 
@@ -98,6 +104,7 @@ class Gateway:
         self.draining = False
         self._drain_deadline: float | None = None
         self._planning = Planning(self.limits, settings.pdf)
+        self._budget = RetryBudget(per_request=settings.retries.budget, now=clock())
         self.metrics = Metrics(known_models=self._known_models, upstreams=lambda: backend.upstreams)
         self._ordinary = OrdinaryRoutes(self).app
 
@@ -162,6 +169,7 @@ class Gateway:
         body = await self._read_body(scope, receive, send, request_id)
         if body is None:
             return
+        kept = list(body) if self.backend.table.may_replan else None
         planned = await self._plan(body)
         del body  # it would stay for as long as the answer takes
         if self.draining:
@@ -171,29 +179,38 @@ class Gateway:
             return
         strict = self.settings.strict or _asks_strict(scope["headers"])
         if strict and planned.chat.degraded:
-            said = f"{planned.chat.degraded[0]}: cannot be carried to this upstream (antiphon-strict)"
-            await respond_fault(send, own_faults.invalid_request(said), request_id)
+            await respond_fault(send, _too_much_lost(planned), request_id)
             return
         if planned.answers_itself:
             await self._answer_empty(planned, send, request_id)
             return
-        await self._run(planned, scope, receive, send, request_id)
 
-    async def _run(self, planned: Plan, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
-        quirks = self.backend.upstreams[planned.upstream].quirks
+        async def replan(aim: Aim) -> Plan | Fault:
+            again = await self._plan(list(kept or ()), aim=aim)
+            if strict and isinstance(again, Plan) and again.chat.degraded:
+                return _too_much_lost(again)
+            return again
+
+        await self._run(planned, replan, scope, receive, send, request_id)
+
+    async def _run(
+        self, planned: Plan, replan: Replan, scope: Any, receive: Receive, send: Send, request_id: str
+    ) -> None:
         job = Job(
             request_id,
-            planned.model,
-            planned.streaming,
-            planned.chat,
+            planned,
+            MESSAGES_SURFACE,
+            replan,
             share=clients.share(scope),
             priority=clients.priority(scope["headers"], planned.chat),
             patience=clients.patience(scope["headers"]),
-            seal=partial(self._sealer.seal, quirks.name, planned.sends),
         )
+        self._budget.earn(self.clock())
         exchange = Exchange(
             job,
-            upstream=self.backend.upstreams[planned.upstream],
+            chooser=Chooser(self.backend.upstreams, clock=self.clock),
+            answering=Answering(self.limits, self._sealer),
+            retries=Retries(self.settings.retries, self._budget, clock=self.clock),
             limits=self.limits,
             clock=self.clock,
             upstream_closed=self.metrics.closing.observe,
@@ -235,9 +252,9 @@ class Gateway:
         await respond_fault(send, own_faults.too_large(limit), request_id, _CLOSE)
         return None
 
-    async def _plan(self, body: list[bytes], *, counting: bool = False) -> Plan | Fault:
+    async def _plan(self, body: list[bytes], *, counting: bool = False, aim: Aim = ANYWHERE) -> Plan | Fault:
         planner = Planner(self.backend.table, self._sealer)
-        return await self._planning.plan(planner, body, counting=counting)
+        return await self._planning.plan(planner, body, counting=counting, aim=aim)
 
     async def _answer_empty(self, planned: Plan, send: Send, request_id: str) -> None:
         """`max_tokens: 0` asks for no token: the answer is known (protocol: Messages API, max_tokens)."""
@@ -264,7 +281,8 @@ class Gateway:
             await respond_fault(send, planned, request_id)
             return
         # Bounded to two seconds and harmless to finish: a client that leaves here costs nothing.
-        counted = await self.backend.upstreams[planned.upstream].counter.count(planned.chat.body)
+        upstream = self.backend.upstreams.get(planned.target.upstream)
+        counted = None if upstream is None else await upstream.counter.count(planned.chat.body)
         tokens = planned.chat.input_estimate if counted is None else counted
         said = b"estimate" if counted is None else b"exact"
         headers = [*answer_headers(request_id, planned.chat.degraded), (b"antiphon-token-count", said)]
@@ -274,7 +292,8 @@ class Gateway:
 
     def _known_models(self) -> set[str]:
         table = self.backend.table
-        return {route.model for route in table.routes if route.model} | set(table.windows)
+        exact = {route.model for route in table.routes if route.exact}
+        return exact.union(*table.listed.values())
 
     def new_request_id(self) -> str:
         return "req_" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(24))
@@ -293,8 +312,7 @@ class Gateway:
             exchange.tick(now)
         for edge in list(self.edges):
             edge.tick(now)
-        for upstream in self.backend.upstreams.values():
-            upstream.expire(now)
+        self.backend.expire(now)
         if self._drain_deadline is not None and now >= self._drain_deadline:
             for exchange in list(self.live):
                 exchange.close("shutdown")
@@ -314,6 +332,11 @@ class Gateway:
 
 
 _CLOSE = ((b"connection", b"close"),)
+
+
+def _too_much_lost(planned: Plan) -> Fault:
+    said = f"{planned.chat.degraded[0]}: cannot be carried to this upstream (antiphon-strict)"
+    return own_faults.invalid_request(said)
 
 
 def _asks_strict(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -1,6 +1,7 @@
-"""What stands behind a gateway: one upstream of the user's, or the embedded ones.
+"""What stands behind a gateway without a configuration: the embedded upstreams.
 
-Owns which upstreams there are and their life. A later config file adds a third kind here.
+Owns their life, and what every upstream's slots are shared with. Those of a configuration are
+server.fleet's.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Callable
 import aiohttp
 
 from antiphon.config import Coordination, Limits, UpstreamSettings
+from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.local import slots_busy
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.coordination import open_coordinator
 from antiphon.server.embedded import LOCAL_MODEL, LocalView, Servers
-from antiphon.server.routing import Route, RouteTable
+from antiphon.server.routing import ANY, Route, RouteTable, Target
 from antiphon.server.upstream_dial import parse_base_url
 from antiphon.server.upstreams import BusyReport, Sharing, Upstream, quirks_of
 
@@ -29,12 +31,12 @@ _REMEDY = (
 )
 
 
-def _session() -> aiohttp.ClientSession:
+def session_for_facts() -> aiohttp.ClientSession:
     """For what is not inference. No connection is kept: llama.cpp closes them right after its answer."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
 
 
-def _nobody(request_id: str) -> None:
+def nobody(request_id: str) -> None:
     pass
 
 
@@ -56,70 +58,6 @@ def sharing(
     return Sharing(coordinator, lost, coordination.policy, coordination.gateways)
 
 
-class SingleBackend:
-    """`antiphon serve --upstream`: every model name passes through to one server.
-
-    `lost` is told the request id of an exchange whose slot others have by now. Raises ValueError for a base
-    URL that is none, and what `sharing` raises.
-    """
-
-    def __init__(
-        self,
-        settings: UpstreamSettings,
-        limits: Limits,
-        *,
-        coordination: Coordination | None = None,
-        lost: Callable[[str], None] = _nobody,
-    ) -> None:
-        try:
-            parse_base_url(settings.base_url)
-        except ValueError as wrong:
-            raise ValueError(f"upstream: {wrong}") from None
-        self._settings = settings
-        self._limits = limits
-        self._sharing = sharing(coordination, settings, lost)
-        self._session: aiohttp.ClientSession | None = None
-        self._catalog = Catalog(self._ask)
-        self._first_look: asyncio.Task[list[Model]] | None = None
-        self.upstreams: dict[str, Upstream] = {}
-
-    @property
-    def table(self) -> RouteTable:
-        windows = {model.id: model.window for model in self._catalog.known.values()}
-        return RouteTable((Route(self._settings.name, quirks_of(self._settings).name),), windows)
-
-    async def models(self) -> list[Model]:
-        return with_aliases(await self._catalog.models())
-
-    async def _ask(self) -> list[Model] | None:
-        session, settings = self._session, self._settings
-        return None if session is None else await ask_upstream(session, settings.base_url, settings.api_key)
-
-    async def start(self) -> None:
-        settings = self._settings
-        session = self._session = _session()
-        busy: BusyReport | None = None
-        if quirks_of(settings).drain_report == "slots":
-
-            async def busy() -> int | None:
-                return await slots_busy(settings.base_url, session, api_key=settings.api_key)
-
-        upstream = Upstream(settings, self._limits, session=session, busy=busy, sharing=self._sharing)
-        upstream.start()
-        self.upstreams = {settings.name: upstream}
-        # Windows and aliases are worth knowing early; nothing waits for them.
-        self._first_look = asyncio.get_running_loop().create_task(self._catalog.models())
-
-    async def aclose(self) -> None:
-        if self._first_look is not None:
-            self._first_look.cancel()
-            await asyncio.gather(self._first_look, return_exceptions=True)
-        for upstream in self.upstreams.values():
-            await upstream.aclose()
-        if self._session is not None:
-            await self._session.close()
-
-
 class EmbeddedBackend:
     """`antiphon serve` alone: llama.cpp with a small model where it can run, and the simulator.
 
@@ -132,7 +70,7 @@ class EmbeddedBackend:
         servers: Servers,
         *,
         coordination: Coordination | None = None,
-        lost: Callable[[str], None] = _nobody,
+        lost: Callable[[str], None] = nobody,
     ) -> None:
         self._limits = limits
         self._servers = servers
@@ -144,33 +82,33 @@ class EmbeddedBackend:
 
     @property
     def table(self) -> RouteTable:
-        routes = [Route("simulator", "generic", model=SIMULATED_MODEL)]
+        routes = [Route(SIMULATED_MODEL, (Target("simulator", by_name("generic")),))]
         local = self._servers.view.local
         if local is not None:
-            window = local.window
+            targets = (Target("local", by_name("llamacpp"), LOCAL_MODEL),)
             routes += [
-                Route("local", "llamacpp", model=LOCAL_MODEL, sends=LOCAL_MODEL, window=window),
-                Route("local", "llamacpp", sends=LOCAL_MODEL, window=window, remedy=_REMEDY),
+                Route(LOCAL_MODEL, targets, local.window),
+                Route(ANY, targets, local.window, _REMEDY),
             ]
         return RouteTable(tuple(routes))
 
     async def models(self) -> list[Model]:
-        return with_aliases(
-            [Model(route.model, route.window) for route in self.table.routes if route.model is not None]
-        )
+        return with_aliases([Model(route.model, route.window) for route in self.table.routes if route.exact])
 
     async def start(self) -> None:
         servers = self._servers
         servers.on_change = self._changed
         self._stack.push_async_callback(servers.aclose)
         await servers.start()
-        simulator = UpstreamSettings(name="simulator", base_url=servers.view.simulator, slots=SIMULATED_SLOTS)
+        simulator = UpstreamSettings(
+            name="simulator", base_url=servers.view.simulator, slots=SIMULATED_SLOTS, kind="generic"
+        )
         self._add(Upstream(simulator, self._limits, sharing=self._sharing(simulator)))
         if servers.view.local is not None:
             await self._add_local(servers.view.local)
 
     async def _add_local(self, local: LocalView) -> None:
-        session = await self._stack.enter_async_context(_session())
+        session = await self._stack.enter_async_context(session_for_facts())
 
         async def busy() -> int | None:
             return await slots_busy(local.base_url, session, api_key=local.api_key)
@@ -218,6 +156,11 @@ class EmbeddedBackend:
         upstream.start()
         self.upstreams[upstream.name] = upstream
         self._stack.push_async_callback(upstream.aclose)
+
+    def expire(self, now: float) -> None:
+        """See `Upstream.expire`. About once a second."""
+        for upstream in self.upstreams.values():
+            upstream.expire(now)
 
     async def aclose(self) -> None:
         await self._stack.aclose()

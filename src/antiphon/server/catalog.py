@@ -81,14 +81,36 @@ class Catalog:
         self._asked_at: float | None = None
         self._lock = asyncio.Lock()
         self.known: dict[str, Model] = {}
+        self.version = 0  # grows with every answer that changed something
+
+    @property
+    def told(self) -> bool:
+        """The upstream has given a list."""
+        return self._asked_at is not None
+
+    @property
+    def old(self) -> bool:
+        """It is time to ask again, and nobody does."""
+        return not self._lock.locked() and self._due
+
+    @property
+    def _due(self) -> bool:
+        return self._asked_at is None or self._clock() - self._asked_at > KEPT
+
+    def forget(self) -> None:
+        """The server may be another one now: ask it anew. What was known holds until it answers."""
+        self._asked_at = None
+        self.version += 1
 
     async def models(self) -> list[Model]:
         """The models, asked anew if the list is old. Cancel safe: the next caller asks again."""
         async with self._lock:
-            if self._asked_at is None or self._clock() - self._asked_at > KEPT:
+            if self._due:
                 answer = await self._ask()
                 if answer is not None:
-                    self.known = {model.id: model for model in answer}
+                    known = {model.id: model for model in answer}
+                    self.version += self._asked_at is None or known != self.known
+                    self.known = known
                     self._asked_at = self._clock()
         return list(self.known.values())
 

@@ -1,11 +1,12 @@
 """One request from first byte to last: the only place where core meets I/O.
 
 Owns the phases of an exchange and its one way out, `close(cause)`: synchronous, idempotent, the only
-code that gives back a slot, an upstream connection or a place in the queue. The hot path runs through
-here without a task switch: `on_body` (parts), `on_read` (events, one write). It must not know routes,
-request translation or an upstream's dialect beyond its reader.
+code that gives back a slot, an upstream connection or a place in a queue. Before the client was promised
+anything, a failed attempt may be followed by another one elsewhere (server.retries decides). The client's
+side of it is server.exchange_client, the upstream's server.attempt. It must not know routes, request
+translation or an upstream's dialect.
 
-    exchange = Exchange(job, upstream=upstream, limits=limits, clock=time.monotonic)
+    exchange = Exchange(job, chooser=..., answers=..., retries=..., limits=limits, clock=time.monotonic)
     await exchange.serve(link, send)      # in the request's ASGI task; everything else is callbacks
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import secrets
 from collections.abc import Callable
 from functools import wraps
@@ -23,30 +23,24 @@ import structlog
 
 from antiphon.config import Limits
 from antiphon.core import own_faults
-from antiphon.core.faults import fault_of_response
+from antiphon.core.answer import Answer
+from antiphon.core.failover import judge
 from antiphon.core.parts import Fault
-from antiphon.core.surfaces.messages.events import PING
-from antiphon.core.translation import Translation
 from antiphon.observe.log import log_bug
 from antiphon.observe.record import ExchangeRecord
-from antiphon.server.admission import Lease, QueueFullError, Ticket
-from antiphon.server.answers import (
-    EVENT_STREAM,
-    Headers,
-    Send,
-    answer_headers,
-    error_frame,
-    respond,
-    respond_fault,
-)
+from antiphon.server.admission import Lease
+from antiphon.server.answering import Answering
+from antiphon.server.answers import Headers, Send, answer_headers
+from antiphon.server.attempt import Attempt
+from antiphon.server.choosing import Chooser
+from antiphon.server.exchange_client import ClientSide
 from antiphon.server.exchange_terms import CAUSES, CLIENT_IS_GONE, ClientLink, Job, Phase
 from antiphon.server.exchange_time import ExchangeTime
-from antiphon.server.upstream import Call, Failure
-from antiphon.server.upstreams import Upstream
+from antiphon.server.plan import Aim
+from antiphon.server.retries import Retries
+from antiphon.server.seats import Place, Seats
 
 log = structlog.get_logger("antiphon.exchange")
-
-_ERROR_BODY_LIMIT = 64 * 1024
 
 A = TypeVarTuple("A")
 
@@ -71,26 +65,23 @@ class Exchange:
     """
 
     __slots__ = (
-        "_answer",
-        "_bug",
-        "_call",
+        "_aim",
+        "_answering",
+        "_attempt",
+        "_chooser",
+        "_client",
         "_clock",
-        "_counting",
-        "_digest",
-        "_error_body",
-        "_error_head",
-        "_lease",
         "_limits",
-        "_link",
+        "_message_id",
         "_news",
-        "_sent_status",
-        "_started",
-        "_stream",
-        "_ticket",
+        "_plan",
+        "_retries",
+        "_seat",
+        "_seats",
         "_time",
-        "_told",
-        "_upstream",
         "_upstream_closed",
+        "answer",
+        "bug",
         "cause",
         "job",
         "phase",
@@ -101,7 +92,9 @@ class Exchange:
         self,
         job: Job,
         *,
-        upstream: Upstream,
+        chooser: Chooser,
+        answering: Answering,
+        retries: Retries,
         limits: Limits,
         clock: Callable[[], float],
         upstream_closed: Callable[[float], None] = lambda seconds: None,
@@ -109,162 +102,93 @@ class Exchange:
         self.job = job
         self.phase = Phase.QUEUED
         self.cause: str | None = None
-        self._upstream = upstream
+        self.bug: Fault | None = None  # what is said in place of everything else
+        self._chooser = chooser
+        self._answering = answering
+        self._retries = retries
         self._upstream_closed = upstream_closed
         self._limits = limits
         self._clock = clock
-        self._link: ClientLink | None = None
-        self._ticket: Ticket | None = None
-        self._lease: Lease | None = None
-        self._call: Call | None = None
+        self._message_id = f"msg_{secrets.token_hex(12)}"
+        self._plan = job.plan
+        self._aim: Aim | None = None  # where the request must be planned for, before it can go on
+        self._seats: Seats | None = None  # its places in queues
+        self._seat: tuple[Place, Lease] | None = None  # a slot, for which the request is not planned yet
+        self._attempt: Attempt | None = None
         self._news = asyncio.Event()  # something changed that the ASGI task must see
-        self._started = False  # the client has its status
-        self._told = False  # the client has the stream's last event
-        self._bug: Fault | None = None  # what is said in place of everything else
-        self._digest: bytes | None = None  # of the conversation, for what its next turn will count
-        self._counting: asyncio.Task[None] | None = None  # asks the upstream's tokenizer, for message_start
-        self._sent_status = 0
-        self._error_head: tuple[int, dict[str, str]] | None = None
-        self._error_body = b""
         now = clock()
         self._time = ExchangeTime(limits, now)
         self.record = ExchangeRecord(
             request_id=job.request_id,
-            model=job.model,
-            upstream=upstream.name,
-            streaming=job.streaming,
+            model=job.plan.model,
+            upstream=job.plan.target.upstream,
+            streaming=job.plan.streaming,
             began=now,
-            degraded=job.chat.degraded,
-            ignored=job.chat.ignored,
+            degraded=job.plan.chat.degraded,
+            ignored=job.plan.chat.ignored,
         )
-        self._answer = Translation(
-            job.chat,
-            model=job.model,
-            message_id=f"msg_{secrets.token_hex(12)}",
-            request_id=job.request_id,
-            streaming=job.streaming,
-            entropy=os.urandom,
-            counts=self.record.counts,
-            think_tags=upstream.think_tags,
-            seal=job.seal,
-            max_frame=limits.max_frame,
-            max_body=limits.max_fold,
-            max_held=limits.max_held,
-            max_fold=limits.max_fold,
-        )
-        self._stream = self._answer.stream
+        self.answer: Answer = self._new_answer()
+        self._client = ClientSide(self, self._time)
+
+    def _new_answer(self) -> Answer:
+        return self._answering.answer(self._plan, self.job.request_id, self._message_id, self.record.counts)
 
     # --- the request's ASGI task ---
 
     async def serve(self, link: ClientLink, send: Send) -> None:
         """Run the exchange and answer the client. Whatever happens to this task, nothing is left behind."""
-        self._link = link
+        client = self._client
+        client.link = link
         link.listener = self
         try:
             if link.gone:
                 self.close("client")
             else:
                 self._begin()
-            while self.cause is None and not self._streams:
-                await self._wait()
-            await self._say(link, send)
+            while self.cause is None and not client.streams:
+                await self.news()
+            await client.say(send)
         except asyncio.CancelledError:
             # The server gives the task up: its client hears why all the same, if it listens.
             self.close("shutdown")
-            await self._say(link, send)
+            await client.say(send)
             raise
         except Exception as error:  # noqa: BLE001 - every bug has this one exit
             self.fail_internally(error)
-            await self._say(link, send)
+            await client.say(send)
         finally:
             self.close("shutdown")  # of the whole process, if there is no cause yet
             link.listener = None
             self.record.ended = self._clock()
-            self.record.status = self._sent_status
-            self.record.stop_reason = self._answer.stop_reason
-            self._learn()
+            self.record.status = client.sent_status
+            self.record.stop_reason = self.answer.stop_reason
+            if self.cause == "finished" and self._attempt is not None:
+                self._attempt.learn()
 
-    async def _say(self, link: ClientLink, send: Send) -> None:
-        """Say what there is to say, in the form that is still open: a stream, or a status."""
-        if self.cause in CLIENT_IS_GONE:
-            return
-        if self._started or (self._streams and self._bug is None):
-            await self._serve_stream(link, send)
-        elif self._bug is not None:
-            await self._refuse(send, self._bug)
-        else:
-            await self._serve_whole(send)
+    async def news(self) -> None:
+        """Wait until something changed that the ASGI task must see; what has to be awaited is done here."""
+        await self._news.wait()
+        self._news.clear()
+        if self._aim is not None and self.cause is None:
+            await self._replan(self._aim)
 
-    def _expected_wait(self) -> int:
-        """Whole seconds after which it may be worth to come back."""
-        return math.ceil(self._upstream.slots.expected_wait(share=self.job.share))
-
-    def _learn(self) -> None:
-        """What this conversation counted is where its next turn begins."""
-        usage = self._stream.usage
-        if self.cause == "finished" and "input" not in usage.estimated:
-            cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-            self._upstream.prefix_counts.learn(self._digest, usage.input_tokens + cached)
+    def wake(self) -> None:
+        self._news.set()
 
     @property
     def output_tokens(self) -> int:
         """Generated so far: reported, or estimated while nothing was reported; 0 before the first token."""
-        return self._stream.usage.output_tokens if self._stream.begun else 0
+        return self.answer.usage.output_tokens if self.answer.begun else 0
 
-    def _answer_headers(self) -> Headers:
+    def headers(self) -> Headers:
+        """Of every answer that is not an error."""
         record = self.record
-        waited = ((record.granted or record.began) - record.began) * 1000
-        return [
-            *answer_headers(self.job.request_id, self.job.chat.degraded),
-            (b"antiphon-upstream", self._upstream.name.encode()),
-            (b"antiphon-queue-ms", b"%d" % waited),
-        ]
-
-    @property
-    def _streams(self) -> bool:
-        """The answer is a stream, and its status may go out."""
-        return self._answer.streaming and self._stream.committed
-
-    async def _wait(self) -> None:
-        await self._news.wait()
-        self._news.clear()
-
-    async def _serve_stream(self, link: ClientLink, send: Send) -> None:
-        if not self._started:
-            link.begin()
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": 200,
-                    "headers": [*EVENT_STREAM, *self._answer_headers()],
-                }
-            )
-            self._sent_status = 200
-            self._started = True
-            self._flush()
-        while self.cause is None:
-            await self._wait()
-        if self.cause in CLIENT_IS_GONE:
-            return
-        if self._bug is not None:
-            self._say_bug()
-        elif not self._told:  # it ended while the client lagged behind, or before it had its status
-            self._write_events(link)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _serve_whole(self, send: Send) -> None:
-        """A whole message, or an honest error. Nothing was promised before this."""
-        body = self._answer.message()
-        if body is None:
-            await self._refuse(send, self._answer.fault or own_faults.internal(self.job.request_id))
-            return
-        await respond(send, 200, body, self._answer_headers())
-        self._sent_status = 200
-
-    async def _refuse(self, send: Send, fault: Fault) -> None:
-        self.record.error = fault.kind
-        await respond_fault(send, fault, self.job.request_id)
-        self._sent_status = fault.status
+        waited = ((record.granted or self._clock()) - record.began) * 1000
+        headers = answer_headers(self.job.request_id, self._plan.chat.degraded)
+        if record.granted is not None or len(self._plan.route.targets) == 1:
+            headers.append((b"antiphon-upstream", record.upstream.encode()))
+        headers.append((b"antiphon-queue-ms", b"%d" % waited))
+        return headers
 
     # --- a slot, a connection ---
 
@@ -272,137 +196,189 @@ class Exchange:
     def _begin(self) -> None:
         if self.cause is not None:
             return
-        refusal = self._upstream.refusal()
-        if refusal is not None:
-            self._answer.refuse(refusal)
-            self._received()
+        job, places = self.job, self._chooser.places(self._plan, self._retries.failed)
+        if not places:
+            self._refuse(self._chooser.refusal(self._plan))
             return
-        job, slots = self.job, self._upstream.slots
-        wait = slots.expected_wait(share=job.share)
+        wait = min(place.upstream.slots.expected_wait(share=job.share) for place in places)
         if wait > job.patience:
-            self.close("overload", own_faults.queue_timeout(math.ceil(wait)))
+            self._overload(own_faults.queue_timeout(math.ceil(wait)))
             return
-        try:
-            ticket = slots.request(
-                job.request_id,
-                self.on_granted,
-                share=job.share,
-                priority=job.priority,
-                displaced=self.on_displaced,
-            )
-        except QueueFullError:
-            self.on_displaced()
-            return
-        if self.cause is None:
-            self._ticket = ticket
+        seats = self._seats = Seats(
+            places,
+            owner=job.request_id,
+            share=job.share,
+            granted=self.on_granted,
+            refused=self.on_refused,
+            priority=job.priority,
+            weight=job.weight,
+        )
+        seats.ask()
+
+    def _expected_wait(self) -> int:
+        """Whole seconds after which it may be worth to come back."""
+        places = self._chooser.places(self._plan)
+        waits = (place.upstream.slots.expected_wait(share=self.job.share) for place in places)
+        return math.ceil(min(waits, default=0.0))
+
+    def _overload(self, fault: Fault, cause: str = "overload") -> None:
+        """There is no slot in time: another model may have one."""
+        aim = None if self._client.started else self._retries.instead("overloaded", self._plan)
+        if aim is None:
+            self.close(cause, fault)
+        else:
+            self._go_to(aim)
 
     @guarded
-    def on_displaced(self) -> None:
-        """The queue is full, and this place went to somebody who waits less than we do."""
-        self._ticket = None
-        self.close("overload", own_faults.queue_full(self._expected_wait()))
+    def on_refused(self) -> None:
+        """Every queue is full, or this place went to somebody of a share that waits less."""
+        self._seats = None
+        self._overload(own_faults.queue_full(self._expected_wait()))
 
     @guarded
-    def on_granted(self, lease: Lease) -> None:
-        """A slot is ours: from this moment until `close` it is used."""
+    def on_granted(self, place: Place, lease: Lease) -> None:
+        """A slot is ours: from this moment until it is given back it is used."""
+        self._seats = None
         if self.cause is not None:
             lease.release()
             return
-        self._lease = lease
+        if not self._chooser.admits(self._plan, place, self._retries.failed):
+            # It fell ill while we waited, and its slots are free because everybody fails there at once.
+            lease.release()
+            self._begin()
+            return
+        self._seat = (place, lease)
         self.record.granted = self._clock()
-        self._enter(Phase.CONNECTING)
-        self._call = self._upstream.pool.post("/chat/completions", self.job.chat.body, self)
+        self.record.upstream = place.upstream.name
+        if place.target.reads_as(self._plan.target):
+            self._send()
+        else:
+            self._go_to(Aim(model=self._plan.name, target=place.target))
+
+    def _send(self) -> None:
+        if self._seat is None:
+            return
+        self.enter(Phase.CONNECTING)
+        (place, lease) = self._seat
+        self._attempt = Attempt(
+            self,
+            self._plan,
+            self.answer,
+            place,
+            lease,
+            time=self._time,
+            limits=self._limits,
+            clock=self._clock,
+        )
+        self._seat = None
+
+    def _go_to(self, aim: Aim) -> None:
+        """The request must be planned again: its task does that."""
+        self._aim = aim
+        self.wake()
+
+    async def _replan(self, aim: Aim) -> None:
+        self._aim = None
+        planned = await self.job.replan(aim)
+        if self.cause is not None:
+            return  # closed meanwhile: the slot, if there was one, is given back
+        if isinstance(planned, Fault):
+            self._refuse(planned)
+            return
+        self._plan = planned
+        self.record.degraded, self.record.ignored = planned.chat.degraded, planned.chat.ignored
+        self._renew()
+        if self._seat is None:
+            self._begin()
+        else:
+            self._send()
+
+    def _renew(self) -> None:
+        """A fresh answer. What the client was promised, or has already, holds for this one too."""
+        promised = self.answer.committed
+        self.answer = self._new_answer()
+        if promised:
+            self.answer.commit()
+        if self._client.started:
+            self.answer.frames()  # `message_start`, which the client has
+
+    def _refuse(self, fault: Fault) -> None:
+        """Nobody was asked, because nobody can be."""
+        self.answer.refuse(fault)
+        self.received()
 
     @guarded
     def on_lease_lost(self) -> None:
         """The slot is somebody else's by now (coordination.SharedSlots, `lost`)."""
         self.close("lost")
 
-    def _enter(self, phase: Phase) -> None:
+    # --- what the upstream says (server.attempt.Owner) ---
+
+    def enter(self, phase: Phase) -> None:
         self.phase = phase
         self._time.begin_phase(self._clock())
+        if phase is Phase.WAITING:
+            self.record.sent = self._time.silent_since
 
-    # --- what the upstream says (server.upstream.Listener) ---
-
-    @guarded
-    def on_open(self) -> None:
-        self._enter(Phase.WAITING)
-        self.record.sent = self._time.silent_since
-        if self._counting is None:
-            self._digest, known = self._upstream.prefix_counts.guess(self.job.chat.body)
-            if known is not None:
-                self._stream.guess_input(known)
-            # Beside the request, never before it: the first token does not wait for a count.
-            self._counting = self._upstream.counter.tell(self.job.chat.body, self._stream.count_input)
-
-    @guarded
-    def on_head(self, status: int, headers: dict[str, str]) -> None:
-        self.phase = Phase.PREFILL
-        self._time.heard = True
-        if not 200 <= status < 300:
-            self._error_head = (status, headers)
-
-    def on_body(self, data: bytes) -> None:
-        try:  # this and `on_read` come with every token: `guarded`, written out
-            self._time.heard = True
-            if self._error_head is not None:
-                self._error_body += data[:_ERROR_BODY_LIMIT]
-                if len(self._error_body) >= _ERROR_BODY_LIMIT:
-                    self._end_upstream()
-            elif self.cause is None and self._answer.feed(data):
-                self._received()
-        except Exception as error:  # noqa: BLE001 - every bug has this one exit
-            self.fail_internally(error)
-
-    def on_read(self) -> None:
-        """Everything of this read was taken in: one write for all of it."""
-        try:
-            self._flush()
-            # Parts merge in their block while the client does not read; only then the upstream waits.
-            if self._stream.blocks.pending > self._limits.max_behind:
-                self._hold_back()
-        except Exception as error:  # noqa: BLE001 - every bug has this one exit
-            self.fail_internally(error)
-
-    def _hold_back(self) -> None:
-        if self._link is not None and self._link.paused and self._call is not None and self.cause is None:
-            self._time.held_back = True
-            self._call.pause_reading()
-
-    @guarded
-    def on_end(self) -> None:
-        self._call = None
-        self._end_upstream()
-
-    @guarded
-    def on_lost(self, failure: Failure) -> None:
-        self._call = None
-        self._end_upstream(_fault_of(failure))
-        self._flush()
-
-    def _end_upstream(self, fault: Fault | None = None) -> None:
-        """Nothing more will come: `fault` is what cut a good answer."""
-        if self.cause is not None:
-            return
-        if self._error_head is not None:
-            status, headers = self._error_head
-            self._answer.refuse(fault_of_response(status, headers, self._error_body))
-        else:
-            self._answer.end(fault)
-        self._received()
-
-    def _received(self) -> None:
-        """The machine has taken something in: what does it mean for this exchange?"""
-        stream = self._stream
-        if self.record.first_token is None and stream.begun:
+    def received(self) -> None:
+        """The answer has taken something in: what does it mean for this exchange?"""
+        answer = self.answer
+        if self.record.first_token is None and answer.begun:
             self.phase = Phase.STREAMING
             self.record.first_token = self._clock()
-            if self._lease is not None:
-                self._lease.active = True
-        if stream.ended:
-            self.close("finished" if stream.fault is None else "upstream")
-        elif not self._started and stream.committed:
-            self._news.set()
+            if self._attempt is not None:
+                self._attempt.mark_active()
+        if answer.ended:
+            fault = answer.fault
+            if fault is None:
+                self.close("finished")
+            elif not self._go_on(fault):
+                self.close("upstream")
+        elif not self._client.started and answer.committed:
+            self.wake()
+
+    def _go_on(self, fault: Fault) -> bool:
+        """Try elsewhere, if nothing was promised yet and something is left to try."""
+        attempt, answer = self._attempt, self.answer
+        if self.cause is not None or self._client.started or (answer.streaming and answer.committed):
+            return False
+        lost = status = None
+        if attempt is not None:
+            self._retries.failed.add(attempt.place.upstream.name)
+            lost, status = attempt.lost, attempt.status
+        others = bool(self._chooser.places(self._plan, self._retries.failed))
+        aim = self._retries.after(judge(fault, lost=lost, status=status), self._plan, others=others)
+        if aim is None:
+            return False
+        if attempt is not None:
+            attempt.let_go(clean=False, fault=fault)
+            self._attempt = None
+        self.record.retries += 1
+        self.record.first_token = self.record.sent = None
+        self.enter(Phase.QUEUED)
+        if aim.model is None:
+            self.answer = self._new_answer()
+            self._begin()
+        else:
+            self._go_to(aim)
+        return True
+
+    def flush(self) -> None:
+        """Write what may go out; a whole answer takes it in."""
+        if self.bug is not None:
+            return
+        if self._client.started:
+            self._client.flush()
+        elif not self.answer.streaming:
+            self.answer.fold()
+            fault = self.answer.fault
+            if fault is not None and self.cause is None:
+                self.close("upstream", fault)
+
+    def hold_back(self) -> None:
+        link = self._client.link
+        if link is not None and link.paused and self.cause is None and self._attempt is not None:
+            self._time.held_back = self._attempt.pause()
 
     # --- what the client does (server.edge.LinkListener) ---
 
@@ -418,31 +394,11 @@ class Exchange:
     def on_client_resumed(self) -> None:
         time = self._time
         time.paused_since = None
-        self._flush()
-        if time.held_back and self._call is not None:
+        self.flush()
+        if time.held_back and self._attempt is not None:
             time.held_back = False
             time.silent_since = self._clock()
-            self._call.resume_reading()
-
-    def _flush(self) -> None:
-        """Write what the machine allows, if the client has its status and reads."""
-        link = self._link
-        if self._bug is not None:
-            return
-        if self._started:
-            if link is not None and not link.paused and self.cause not in CLIENT_IS_GONE:
-                self._write_events(link)
-        elif not self._answer.streaming:
-            self._answer.fold()
-            if self._answer.fault is not None:
-                self.close("upstream", self._answer.fault)
-
-    def _write_events(self, link: ClientLink) -> None:
-        frames = self._answer.frames()
-        if frames:
-            link.write(frames)
-            self._time.wrote = True
-            self._told = self._stream.ended
+            self._attempt.resume()
 
     # --- time ---
 
@@ -458,54 +414,42 @@ class Exchange:
                 now,
                 self.phase,
                 self.record,
-                self._stream,
-                reports_usage=self._upstream.reports_usage,
+                self.answer,
+                reports_usage=self._plan.target.quirks.stream_usage != "none",
                 expected_wait=self._expected_wait,
             )
             if fault is not None:
-                self.close("deadline", fault)
+                self._overdue(fault)
             else:
-                self._keep_alive(now)
+                if self._seats is not None:
+                    self._seats.offer(self._chooser.places(self._plan, self._retries.failed))
+                    self._seats.widen()
+                self._client.keep_alive(now, self.record.began)
 
-    def _keep_alive(self, now: float) -> None:
-        link = self._link
-        if not self._answer.streaming or link is None:
-            return  # a whole answer promises nothing early: its status is chosen at the end
-        if not self._stream.committed:
-            if now - self.record.began >= self._limits.commit_after:
-                self._stream.commit()
-                self._news.set()
-        elif self._started and not link.paused and now - self._time.quiet_since >= self._limits.ping_interval:
-            self._time.quiet_since = now
-            link.write(PING)
+    def _overdue(self, fault: Fault) -> None:
+        if self.phase is Phase.QUEUED:
+            self._overload(fault, "deadline")
+        elif self.phase is not Phase.CONNECTING or not self._go_on(fault):
+            self.close("deadline", fault)
 
     def _give_up_client(self) -> None:
         if self.cause is None:
             self.close("stall")
-        elif self._link is not None:
-            self._link.abort()  # the upstream is long done; only the client's buffer was left
+        else:
+            self._client.abort()  # the upstream is long done; only the client's buffer was left
 
     # --- the one way out ---
 
     def fail_internally(self, error: BaseException) -> None:
         """A bug: its own exchange ends, with a traceback in the log and no content in it."""
-        if self._bug is not None:
+        if self.bug is not None:
             return  # one bug, one traceback: what it broke may well raise again
         log_bug(log, error, request_id=self.job.request_id)
-        self._bug = own_faults.internal(self.job.request_id)
+        self.bug = own_faults.internal(self.job.request_id)
         self.close("internal")
         if self.cause not in CLIENT_IS_GONE:
-            self.record.cause, self.record.error = "internal", self._bug.kind
-        self._say_bug()
-
-    def _say_bug(self) -> None:
-        """The last event of a stream that a bug ended, made without the machine and the encoder."""
-        link = self._link
-        if self._bug is None or link is None or not self._started or self._told:
-            return
-        if self.cause not in CLIENT_IS_GONE:
-            self._told = True
-            link.write(error_frame(self._bug, self.job.request_id))
+            self.record.cause, self.record.error = "internal", self.bug.kind
+        self._client.say_bug()
 
     def close(self, cause: str, fault: Fault | None = None) -> None:
         """End it, for a row of CAUSES. Idempotent; the state is changed before anything else is done."""
@@ -515,13 +459,12 @@ class Exchange:
         self.cause = cause
         self.record.cause = cause
         self.record.phase = self.phase.value
-        clean = self._stream.ended and self._stream.fault is None
-        self._news.set()
-        self._let_go(clean=clean)
+        clean = self.answer.ended and self.answer.fault is None
+        self.wake()
+        self._let_go(clean=clean, fault=fault or self.answer.fault)
         self.phase = Phase.OVER
-        link = self._link
-        if row.drops_client and link is not None:
-            link.abort()
+        if row.drops_client:
+            self._client.abort()
         if cause == "internal":
             return
         try:
@@ -531,56 +474,38 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - every bug has this one exit
             self.fail_internally(error)
 
-    def _let_go(self, *, clean: bool) -> None:
-        """Give back what the upstream side holds: the place in the queue, the connection, the slot."""
-        ticket, self._ticket = self._ticket, None
-        call, self._call = self._call, None
-        lease, self._lease = self._lease, None
-        if ticket is not None:
-            ticket.cancel()
-        if self._counting is not None:
-            self._counting.cancel()
-        abandoned = call is not None and self.phase is not Phase.CONNECTING and not clean
-        if call is not None and clean:
-            call.release()
-        elif call is not None and self.cause == "client":
-            told, clock, left = self._upstream_closed, self._clock, self._clock()
-            call.abort(lambda: told(clock() - left))
-        elif call is not None:
-            call.abort()
-        if lease is None:
+    def _let_go(self, *, clean: bool, fault: Fault | None) -> None:
+        """Give back what the upstream side holds: the places in queues, the connection, the slot."""
+        seats, self._seats = self._seats, None
+        seat, self._seat = self._seat, None
+        if seats is not None:
+            seats.leave()
+        if seat is not None:
+            seat[1].release()
+        if self._attempt is None:
             return
-        if abandoned and not self._upstream.cancels_everywhere:
-            lease.drain(until=self._clock() + self._limits.release_grace)
-        else:
-            lease.release()
+        closed = None
+        if self.cause == "client":
+            told, clock, left = self._upstream_closed, self._clock, self._clock()
+
+            def closed() -> None:
+                told(clock() - left)
+
+        judged = self.cause in ("upstream", "deadline")
+        self._attempt.let_go(clean=clean, fault=fault if judged else None, closed=closed)
 
     def _end_message(self, fault: Fault | None) -> None:
         """Bring the message to an end that is true: with a fault, unless the upstream had finished."""
-        self._answer.end(fault)
-        if not self._answer.streaming:
-            self._answer.fold()
-        elif self._started and self._link is not None:
-            # Also to a client that lags behind: its buffer takes it, `write_stall` bounds it.
-            self._write_events(self._link)
+        self.answer.end(fault)
+        if self.answer.streaming:
+            self._client.write_end()
+        else:
+            self.answer.fold()
 
     def _note(self) -> None:
-        usage, record = self._stream.usage, self.record
+        usage, record = self.answer.usage, self.record
         record.input_tokens, record.output_tokens = usage.input_tokens, usage.output_tokens
         record.cached_tokens, record.estimated = usage.cache_read_input_tokens or 0, usage.estimated
         record.thinking_tokens = usage.thinking_tokens or 0
-        if self._stream.fault is not None:
-            record.error = self._stream.fault.kind
-
-
-def _fault_of(failure: Failure) -> Fault:
-    """A transport failure in a client's words."""
-    if failure.kind in ("connect", "tls"):
-        return Fault("api_error", failure.message, 502)
-    if failure.before_response:
-        return Fault("api_error", "the upstream closed the connection without an answer", 502)
-    return (
-        own_faults.UPSTREAM_CUT
-        if failure.kind in ("reset", "eof")
-        else Fault("api_error", failure.message, 502)
-    )
+        if self.answer.fault is not None:
+            record.error = self.answer.fault.kind

@@ -5,16 +5,17 @@ Owns the table of causes. No behaviour lives here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from antiphon.core import own_faults
-from antiphon.core.dialects.chat_request import ChatRequest
 from antiphon.core.parts import Fault
 from antiphon.server.fairness import Priority
+from antiphon.server.plan import Aim, Plan
+from antiphon.server.surface import Surface
 
 CLIENT_TIMEOUT = 600.0
 """Seconds that SDKs wait where they do not say (protocol: official SDKs, default time-out)."""
@@ -77,22 +78,18 @@ class ClientLink(Protocol):
     def abort(self) -> None: ...
 
 
-def _no_seal(value: Any) -> None:
-    return None
-
-
 class Job(Struct, frozen=True):
     """What is to be done, made from a client's request before anything is promised.
 
-    `share` names who waits together in the queue; `patience` is how many seconds the client will wait.
-    `seal` seals state that the upstream wants back.
+    `share` names who waits together in the queue, `weight` is theirs; `patience` is how many seconds the
+    client will wait. `replan` plans the same request for somewhere else.
     """
 
     request_id: str
-    model: str  # as the client named it; it only ever sees this name
-    streaming: bool
-    chat: ChatRequest
+    plan: Plan
+    surface: Surface
+    replan: Callable[[Aim], Awaitable[Plan | Fault]]
     share: str = ""
+    weight: float = 1.0
     priority: Priority = Priority.INTERACTIVE
     patience: float = CLIENT_TIMEOUT
-    seal: Callable[[Any], str | None] = _no_seal

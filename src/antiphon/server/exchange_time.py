@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from antiphon.config import Limits
 from antiphon.core import own_faults
+from antiphon.core.answer import Answer
 from antiphon.core.parts import Fault
-from antiphon.core.stream import Stream
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.exchange_terms import Phase
 
@@ -50,7 +50,7 @@ class ExchangeTime:
         now: float,
         phase: Phase,
         record: ExchangeRecord,
-        stream: Stream,
+        answer: Answer,
         *,
         reports_usage: bool,
         expected_wait: Callable[[], int],
@@ -66,8 +66,8 @@ class ExchangeTime:
             return own_faults.queue_timeout(expected_wait()) if late else None
         if phase is Phase.CONNECTING:
             return own_faults.UPSTREAM_CONNECT_TIMEOUT if silent > limits.connect else None
-        if stream.finished:
-            missing = reports_usage and not stream.usage_reported
+        if answer.finished:
+            missing = reports_usage and not answer.usage_reported
             grace = limits.finish_grace_usage if missing else limits.finish_grace
             return own_faults.UPSTREAM_CUT if silent > grace else None
         if phase is Phase.STREAMING:

@@ -20,6 +20,7 @@ from antiphon.core.parts import Fault
 from antiphon.core.scrub import legible
 from antiphon.observe.metrics import CONTENT_TYPE
 from antiphon.server.catalog import model_fields, page
+from antiphon.server.entry import WRONG_ADMIN_KEY, Identity
 
 if TYPE_CHECKING:
     from antiphon.server.app import Gateway
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 PREFIXES = ("", "/llm")
 _LONGEST_PAGE = 1000  # protocol: Messages API, GET /v1/models, `limit`
+_NO_DOOR = Identity(operator=True)
 
 
 class OrdinaryRoutes:
-    """`app` is an ASGI application; it expects `antiphon.request_id` in the scope."""
+    """`app` is an ASGI application; it expects `antiphon.request_id` and `antiphon.identity` in the scope."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -65,8 +67,9 @@ class OrdinaryRoutes:
         if limit is None:
             said = f"limit: must be from 1 to {_LONGEST_PAGE}"
             return _refuse(own_faults.invalid_request(said), request)
+        who = _who(request)
         listed = page(
-            await self._gateway.backend.models(),
+            [model for model in await self._gateway.backend.models() if who.allows(model.id)],
             limit=limit,
             after_id=query.get("after_id"),
             before_id=query.get("before_id"),
@@ -76,11 +79,13 @@ class OrdinaryRoutes:
     async def _model(self, request: Request) -> Response:
         wanted = request.path_params["id"]
         for model in await self._gateway.backend.models():
-            if model.id == wanted:
+            if model.id == wanted and _who(request).allows(wanted):
                 return JSONResponse(model_fields(model))
         return _refuse(Fault("not_found_error", f"model: {legible(wanted, limit=200)}", 404), request)
 
     async def _slots(self, request: Request) -> Response:
+        if not _who(request).operator:
+            return _refuse(WRONG_ADMIN_KEY, request)
         upstreams = self._gateway.backend.upstreams
         return JSONResponse({name: self._of_upstream(each) for name, each in upstreams.items()})
 
@@ -98,7 +103,7 @@ class OrdinaryRoutes:
                     "state": lease.state.value,
                     "share": lease.share,
                     "age_seconds": round(now - lease.since, 1),
-                    "model": exchange.job.model if exchange else None,
+                    "model": exchange.job.plan.model if exchange else None,
                     "phase": exchange.phase.value if exchange else None,
                     "output_tokens": exchange.output_tokens if exchange else None,
                 }
@@ -125,12 +130,20 @@ class OrdinaryRoutes:
         }
 
     async def _cancel(self, request: Request) -> Response:
+        if not _who(request).operator:
+            return _refuse(WRONG_ADMIN_KEY, request)
         wanted = request.path_params["request_id"]
         for exchange in list(self._gateway.live):
             if exchange.job.request_id == wanted:
                 exchange.close("operator")
                 return JSONResponse({"cancelled": wanted})
         return _refuse(Fault("not_found_error", "no such lease", 404), request)
+
+
+def _who(request: Request) -> Identity:
+    """Who the door let in. Whoever mounts these routes without one serves this machine only."""
+    who: Identity = request.scope.get("antiphon.identity", _NO_DOOR)
+    return who
 
 
 def _page_size(asked: str) -> int | None:

@@ -17,7 +17,7 @@ from antiphon.core.dialects.documents import PDF, OpenedDocument
 from antiphon.core.parts import Fault
 from antiphon.server import pdf
 from antiphon.server.heavy import MEMORY, HeavyWork, TooHeavyError
-from antiphon.server.plan import Plan, Planner
+from antiphon.server.plan import ANYWHERE, Aim, Plan, Planner
 
 # Of a body, at most, while it is read: as it came, with an image taken out and put in, and as it is sent;
 # and what the allocator keeps of that.
@@ -37,7 +37,9 @@ class Planning:
         memory = MEMORY + _COPIES * limits.max_body
         self._heavy = HeavyWork(seconds=limits.heavy_time, memory=memory)
 
-    async def plan(self, planner: Planner, body: list[bytes], *, counting: bool = False) -> Plan | Fault:
+    async def plan(
+        self, planner: Planner, body: list[bytes], *, counting: bool = False, aim: Aim = ANYWHERE
+    ) -> Plan | Fault:
         """The plan of a request's body, or why it is refused. Cancel safe.
 
         `body` comes in pieces and is emptied on the way to the worker, so that it is nowhere twice.
@@ -45,11 +47,11 @@ class Planning:
         if sum(map(len, body)) < self._heavy_body:
             whole = b"".join(body) if len(body) > 1 else body[0]
             try:
-                return planner.plan(whole, counting, None if self._mode == "refuse" else _elsewhere)
+                return planner.plan(whole, counting, None if self._mode == "refuse" else _elsewhere, aim)
             except _NeedsWorkerError:
                 del whole  # below
         try:
-            planned, sent = await self._heavy.run(_plan_in_worker, body, planner, counting, self._mode)
+            planned, sent = await self._heavy.run(_plan_in_worker, body, planner, counting, self._mode, aim)
         except TooHeavyError as ended:
             if ended.note:  # the path of the document that it was reading
                 said = f"{ended.note}: document {PDF}: it takes too much time or memory to read"
@@ -68,10 +70,10 @@ def _elsewhere(path: str, data: Raw, images: bool) -> OpenedDocument:
 
 
 def _plan_in_worker(
-    body: bytes, planner: Planner, counting: bool, mode: PdfMode
+    body: bytes, planner: Planner, counting: bool, mode: PdfMode, aim: Aim
 ) -> tuple[Plan | Fault, bytes]:
     """The plan without the body that it sends, and that body."""
-    planned = planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode))
+    planned = planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode), aim)
     if isinstance(planned, Fault):
         return planned, b""
     return structs.replace(planned, chat=structs.replace(planned.chat, body=b"")), planned.chat.body

@@ -21,9 +21,10 @@ import uvicorn
 from antiphon.config import Settings
 from antiphon.core.seal import Sealer
 from antiphon.server.app import Backend, Gateway
-from antiphon.server.backends import EmbeddedBackend, SingleBackend
+from antiphon.server.backends import EmbeddedBackend
 from antiphon.server.edge import EdgeProtocol
 from antiphon.server.embedded import Servers
+from antiphon.server.fleet import Fleet
 
 log = structlog.get_logger("antiphon.server")
 
@@ -116,11 +117,10 @@ def gateway_for(settings: Settings, sealer: Sealer, embedded: Servers | None = N
                 exchange.on_lease_lost()
 
     backend: Backend
-    limits, coordination = settings.limits, settings.coordination
     if settings.upstreams:
-        backend = SingleBackend(settings.upstreams[0], limits, coordination=coordination, lost=lost)
+        backend = Fleet(settings, lost=lost)
     elif embedded is not None:
-        backend = EmbeddedBackend(limits, embedded, coordination=coordination, lost=lost)
+        backend = EmbeddedBackend(settings.limits, embedded, coordination=settings.coordination, lost=lost)
     else:
         raise ValueError("an upstream is needed")
     gateway = Gateway(settings, backend, sealer=sealer)

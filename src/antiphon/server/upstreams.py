@@ -14,12 +14,13 @@ from msgspec import Struct, structs
 
 from antiphon.config import DEFAULT_SLOTS, CoordinationPolicy, Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import Quirks, by_name
-from antiphon.core.dialects.think_tags import Mode
 from antiphon.core.parts import Fault
+from antiphon.local import slots_busy
 from antiphon.server.admission import Slots
 from antiphon.server.coordination.protocol import Coordinator
 from antiphon.server.coordination.shared_slots import SharedSlots
 from antiphon.server.counting import PrefixCounts, TokenCounter
+from antiphon.server.health import Health
 from antiphon.server.upstream import UpstreamPool
 
 POLL = 0.1  # seconds between two looks at a server's report while leases drain
@@ -40,8 +41,14 @@ class Sharing(Struct, frozen=True):
 
 def quirks_of(settings: UpstreamSettings) -> Quirks:
     """The facts that its settings give; what is not recognised yet is taken to be generic."""
-    row = by_name("generic" if settings.kind == "auto" else settings.kind)
-    return structs.replace(row, **settings.quirks) if settings.quirks else row
+    return _with_own(by_name("generic" if settings.kind == "auto" else settings.kind), settings)
+
+
+def _with_own(row: Quirks, settings: UpstreamSettings) -> Quirks:
+    own = dict(settings.quirks)
+    if settings.think_tags is not None:
+        own["think_tags"] = settings.think_tags
+    return structs.replace(row, **own) if own else row
 
 
 class Upstream:
@@ -61,12 +68,17 @@ class Upstream:
         busy: BusyReport | None = None,
         unavailable: Callable[[], Fault | None] = lambda: None,
         sharing: Sharing | None = None,
+        health: Health | None = None,
     ) -> None:
         self.name = settings.name
+        self.health = health or Health()
+        self._settings = settings
+        self._session = session
+        self._given_busy = busy
+        self._retired: list[TokenCounter] = []  # counters of what this server was taken to be before
         self.quirks: Quirks = quirks_of(settings)
-        self.think_tags: Mode = settings.think_tags or self.quirks.think_tags
         self.prefix_counts = PrefixCounts()
-        self.counter = TokenCounter(self.quirks.tokenizer, settings.base_url, session, settings.api_key)
+        self.counter = self._new_counter()
         self.pool = UpstreamPool(
             settings.base_url,
             api_key=settings.api_key,
@@ -94,10 +106,63 @@ class Upstream:
                 queue_limit=limits.queue_length,
                 on_draining=self._watch,
             )
-        self._busy = busy
-        self._reports = busy is not None  # it answered when it was last asked
+        self._busy = self._report()
+        self._reports = self._busy is not None  # it answered when it was last asked
         self._unavailable = unavailable
         self._watcher: asyncio.Task[None] | None = None
+
+    def _new_counter(self) -> TokenCounter:
+        settings = self._settings
+        return TokenCounter(self.quirks.tokenizer, settings.base_url, self._session, settings.api_key)
+
+    def _report(self) -> BusyReport | None:
+        """What says which of its slots work: what was given, or its own route, if it has one."""
+        session, settings = self._session, self._settings
+        if self._given_busy is not None or session is None or self.quirks.drain_report != "slots":
+            return self._given_busy
+
+        async def busy() -> int | None:
+            return await slots_busy(settings.base_url, session, api_key=settings.api_key)
+
+        return busy
+
+    def adopt(self, kind: str | None, slots: int | None) -> None:
+        """What it has told: its kind (None: the configuration says), and how many slots it has."""
+        if kind is not None:
+            self._become(_with_own(by_name(kind), self._settings))
+        if slots is not None and self._settings.slots == "auto":
+            self.slots.set_slots(slots)
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        """Other settings of the same server; its address and key are as they were."""
+        was, self._settings = self._settings, settings
+        if settings.kind != "auto":
+            self._become(quirks_of(settings))
+        else:
+            self._become(_with_own(by_name(self.quirks.name), settings))
+        if settings.slots != was.slots:
+            self.slots.set_slots(DEFAULT_SLOTS if settings.slots == "auto" else settings.slots)
+
+    def _become(self, quirks: Quirks) -> None:
+        if quirks == self.quirks:
+            return
+        counts = quirks.tokenizer != self.quirks.tokenizer
+        self.quirks = quirks
+        if counts:
+            self._retired.append(self.counter)
+            self.counter = self._new_counter()
+        self._busy = self._report()
+        self._reports = self._busy is not None
+
+    @property
+    def idle(self) -> bool:
+        """Nobody holds a slot of it, and nobody waits for one."""
+        numbers = self.slots.statistics()
+        return not (numbers.held or numbers.draining or numbers.waiting)
+
+    def works(self) -> bool:
+        """A request runs there now."""
+        return self.slots.statistics().held > 0
 
     def start(self) -> None:
         """Join those that share the slots. From the running loop, once; nothing to do where nobody shares."""
@@ -107,10 +172,6 @@ class Upstream:
     @property
     def cancels_everywhere(self) -> bool:
         return self.quirks.cancels_everywhere
-
-    @property
-    def reports_usage(self) -> bool:
-        return self.quirks.stream_usage != "none"
 
     def refusal(self) -> Fault | None:
         """Why it takes no request now, if it takes none: its server is down or starting."""
@@ -143,5 +204,6 @@ class Upstream:
             await asyncio.gather(self._watcher, return_exceptions=True)
         if self._shared is not None:
             await self._shared.aclose()
-        await self.counter.aclose()
+        for counter in (self.counter, *self._retired):
+            await counter.aclose()
         await self.pool.aclose()

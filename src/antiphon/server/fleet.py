@@ -1,0 +1,292 @@
+"""The upstreams of a configuration: what they are, what they list, and how a request's model finds them.
+
+Owns their life, also across a reload: an upstream that is gone from the configuration keeps its streams
+and is closed after the last one. Which one gets a request is server.choosing's.
+
+    fleet = Fleet(settings)
+    await fleet.start()                # recognises those of kind `auto`, at most two seconds
+    fleet.table.find("qwen3")          -> Route(targets=...)
+    fleet.apply(new_settings)          # synchronous; what has to be awaited runs on behind it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import aiohttp
+import structlog
+
+from antiphon.config import ModelSettings, Settings, UpstreamSettings
+from antiphon.server.backends import nobody, session_for_facts, sharing
+from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
+from antiphon.server.health import Health, Rules
+from antiphon.server.probes import Prober, Watched, probe_url
+from antiphon.server.recognition import look
+from antiphon.server.routing import ANY, Route, RouteTable, Target
+from antiphon.server.upstream_dial import parse_base_url
+from antiphon.server.upstreams import Upstream
+
+log = structlog.get_logger("antiphon.server")
+
+
+class _Member:
+    """One upstream and what it lists."""
+
+    def __init__(
+        self, settings: UpstreamSettings, upstream: Upstream, session: aiohttp.ClientSession
+    ) -> None:
+        self.settings = settings
+        self.upstream = upstream
+        self._session = session
+        self.catalog = Catalog(self._ask)
+
+    async def _ask(self) -> list[Model] | None:
+        return await ask_upstream(self._session, self.settings.base_url, self.settings.api_key)
+
+    @property
+    def listed(self) -> dict[str, int | None] | None:
+        """The models that it lists, with their windows; None: it has not told."""
+        known = self.catalog.known
+        return {model.id: model.window for model in known.values()} if self.catalog.told else None
+
+
+class Fleet:
+    """`lost` is told the request id of an exchange whose slot others have by now. `probes`: servers of which
+    no request tells are looked after. `clock` is monotonic, in seconds.
+
+    Raises ValueError for a base URL that is none, and what `backends.sharing` raises.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        lost: Callable[[str], None] = nobody,
+        clock: Callable[[], float] = time.monotonic,
+        probes: bool = True,
+    ) -> None:
+        self._settings = settings
+        self._probes = probes
+        self._lost = lost
+        self._clock = clock
+        self._members: dict[str, _Member] = {}
+        self._leaving: list[Upstream] = []  # gone from the configuration, not from their streams
+        self._session: aiohttp.ClientSession | None = None
+        self._prober: Prober | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._table: tuple[object, RouteTable] | None = None
+        self.upstreams: dict[str, Upstream] = {}
+        for one in settings.upstreams:
+            _check(one)
+        self._sharings = {one.name: self._sharing(one) for one in settings.upstreams}
+
+    def _sharing(self, one: UpstreamSettings) -> Any:
+        return sharing(self._settings.coordination, one, self._lost)
+
+    # --- what an exchange and the routes ask ---
+
+    @property
+    def table(self) -> RouteTable:
+        """By what is known now. Built anew when a list, a kind or the configuration has changed."""
+        members = self._members
+        seen = (
+            self._settings.models,
+            tuple((name, each.upstream.quirks, each.catalog.version) for name, each in members.items()),
+        )
+        if self._table is None or self._table[0] != seen:
+            self._table = (seen, self._build())
+        if self._by_listing and len(members) > 1:
+            for member in members.values():
+                if member.catalog.old:
+                    self._spawn(member.catalog.models())
+        return self._table[1]
+
+    @property
+    def _by_listing(self) -> bool:
+        return not self._settings.models
+
+    def _build(self) -> RouteTable:
+        listed = {name: told for name, each in self._members.items() if (told := each.listed) is not None}
+        if self._by_listing:
+            targets = tuple(Target(name, each.upstream.quirks) for name, each in self._members.items())
+            return RouteTable((Route(ANY, targets),), listed, by_listing=True)
+        routes = [self._route(model) for model in self._settings.models]
+        return RouteTable(tuple(route for route in routes if route.targets), listed)
+
+    def _route(self, model: ModelSettings) -> Route:
+        targets = tuple(
+            Target(each.upstream, self._members[each.upstream].upstream.quirks, each.model, each.weight)
+            for each in model.targets
+            if each.upstream in self._members
+        )
+        return Route(model.name, targets, model.window, "", model.overrides, model.fallbacks)
+
+    async def models(self) -> list[Model]:
+        """What clients may ask for: the configured names, or what the upstreams list. Cancel safe."""
+        await asyncio.gather(*(each.catalog.models() for each in self._members.values()))
+        if not self._by_listing:
+            table = self.table
+            known = [route for route in table.routes if route.exact]
+            return with_aliases([Model(each.model, table.find(each.model).widest) for each in known])
+        models: dict[str, Model] = {}
+        for each in self._members.values():
+            models = {**each.catalog.known, **models}
+        return with_aliases(list(models.values()))
+
+    # --- life ---
+
+    async def start(self) -> None:
+        self._session = session_for_facts()
+        for one in self._settings.upstreams:
+            self._add(one)
+        health = self._settings.health
+        self._prober = Prober(
+            self._watched,
+            self._session,
+            clock=self._clock,
+            returned=self._returned,
+            interval=health.interval,
+        )
+        if self._probes:
+            self._prober.start()
+        unknown = [each for each in self._members.values() if _asks(each.settings)]
+        await asyncio.gather(*(self._recognise(each) for each in unknown))
+        # Windows and aliases are worth knowing early; nothing waits for them.
+        for member in self._members.values():
+            self._spawn(member.catalog.models())
+
+    def _add(self, one: UpstreamSettings) -> None:
+        if self._session is None:
+            raise RuntimeError("the fleet has not started")
+        shared = self._sharings.pop(one.name, None) or self._sharing(one)
+        rules = self._settings.health
+        upstream = Upstream(
+            one,
+            self._settings.limits,
+            session=self._session,
+            sharing=shared,
+            health=Health(
+                Rules(
+                    consecutive=rules.open_after, backoff=rules.backoff_first, backoff_limit=rules.backoff_max
+                )
+            ),
+        )
+        upstream.start()
+        self._members[one.name] = _Member(one, upstream, self._session)
+        self.upstreams[one.name] = upstream
+
+    async def _recognise(self, member: _Member) -> None:
+        """Ask a server what it is. Never raises for what it says; bounded by `look`."""
+        one = member.settings
+        if self._session is None:
+            return
+        found = await look(self._session, one.base_url, one.api_key)
+        member.upstream.adopt(found.kind if one.kind == "auto" else None, found.slots)
+        log.info(
+            "upstream_recognised",
+            upstream=one.name,
+            kind=member.upstream.quirks.name,
+            version=found.version,
+            slots=member.upstream.slots.statistics().slots,
+        )
+
+    def _watched(self) -> Iterable[Watched]:
+        for name, each in self._members.items():
+            one, upstream = each.settings, each.upstream
+            url = probe_url(one.base_url, "models")
+            yield Watched(name, url, upstream.health, upstream.works, one.api_key)
+
+    def _returned(self, name: str) -> None:
+        """A server that was gone is back: it may be another one now."""
+        member = self._members.get(name)
+        if member is None:
+            return
+        if _asks(member.settings):
+            self._spawn(self._recognise(member))
+        member.catalog.forget()
+        self._spawn(member.catalog.models())
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- a new configuration ---
+
+    def apply(self, settings: Settings) -> None:
+        """Take over upstreams and models; running streams keep what they have.
+
+        Raises ValueError before anything has changed.
+        """
+        for one in settings.upstreams:
+            _check(one)
+        self._settings = settings
+        wanted = {one.name: one for one in settings.upstreams}
+        for name, member in list(self._members.items()):
+            new = wanted.get(name)
+            if new == member.settings:
+                continue
+            if new is not None and _same_server(new, member.settings):
+                member.settings = new
+                member.upstream.reconfigure(new)
+                if _asks(new):
+                    self._spawn(self._recognise(member))
+                continue
+            self._leaving.append(member.upstream)
+            del self._members[name], self.upstreams[name]
+        for name, one in wanted.items():
+            if name not in self._members:
+                self._add(one)
+                member = self._members[name]
+                if _asks(one):
+                    self._spawn(self._recognise(member))
+                self._spawn(member.catalog.models())
+        order = {name: self._members[name] for name in wanted}
+        self._members.clear()
+        self._members.update(order)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Close those that have left with their last stream. About once a second."""
+        for upstream in list(self._leaving):
+            if upstream.idle:
+                self._leaving.remove(upstream)
+                self._spawn(upstream.aclose())
+
+    def expire(self, now: float) -> None:
+        """See `Upstream.expire`; also of those that are leaving. About once a second."""
+        for upstream in (*self.upstreams.values(), *self._leaving):
+            upstream.expire(now)
+        self.sweep()
+
+    async def aclose(self) -> None:
+        if self._prober is not None:
+            await self._prober.aclose()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for upstream in (*self.upstreams.values(), *self._leaving):
+            await upstream.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+
+def _check(one: UpstreamSettings) -> None:
+    """Raises ValueError."""
+    try:
+        parse_base_url(one.base_url)
+    except ValueError as wrong:
+        raise ValueError(f"upstream {one.name}: {wrong}") from None
+
+
+def _asks(one: UpstreamSettings) -> bool:
+    """There is something that only the server can tell."""
+    return one.kind == "auto" or one.slots == "auto"
+
+
+def _same_server(one: UpstreamSettings, other: UpstreamSettings) -> bool:
+    """What differs can be changed under running streams."""
+    return (one.base_url, one.api_key) == (other.base_url, other.api_key)
