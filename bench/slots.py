@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import socket
 import statistics
@@ -99,24 +100,39 @@ class Client(asyncio.Protocol):
         elif request.status >= 400:
             self._transport.abort()
 
+    def leave(self) -> None:
+        self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._request.ended = time.monotonic()
         self._request.over.set()
 
 
-def sent(session: str) -> bytes:
-    plain = wire.request("messages", wire.script("paced", count=EVENTS, rate=RATE))
+def sent(session: str, *, endless: bool = False, turns: int = 0) -> bytes:
+    """A request. `endless`: its answer never ends; `turns`: a conversation of that many came before it."""
+    model = wire.script("paced", rate=1) if endless else wire.script("paced", count=EVENTS, rate=RATE)
+    plain = wire.request("messages", model)
+    if turns:
+        body = json.loads(plain.partition(b"\r\n\r\n")[2])
+        before = [("user", "Read the next file. " * 20), ("assistant", "It has this in it. " * 30)]
+        body["messages"][:0] = [{"role": role, "content": said} for role, said in before] * turns
+        longer = json.dumps(body).encode()
+        head = plain.partition(b"\r\n\r\n")[0]
+        length = b"Content-Length: %d" % len(longer)
+        plain = re.sub(rb"Content-Length: \d+", length, head) + b"\r\n\r\n" + longer
     extra = f"Connection: close\r\nX-Claude-Code-Session-Id: {session}\r\nContent-Length"
     return plain.replace(b"Content-Length", extra.encode(), 1)
 
 
-async def ask(port: int, session: str) -> Request:
+async def ask(port: int, session: str, said: bytes = b"") -> Request:
     """One request to its end."""
     request = Request(session, time.monotonic())
-    await asyncio.get_running_loop().create_connection(
-        lambda: Client(request, sent(session)), "127.0.0.1", port
-    )
-    await request.over.wait()
+    client = Client(request, said or sent(session))
+    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+    try:
+        await request.over.wait()
+    finally:
+        client.leave()
     return request
 
 
@@ -237,6 +253,25 @@ async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+async def refusing(port: int, pid: int, rounds: int = 100) -> dict[str, float]:
+    """CPU of one refusal when they come one on the other: milliseconds, by the size of the request in KiB."""
+    endless = sent("full", endless=True)
+    full = [asyncio.create_task(ask(port, "full", endless)) for _ in range(SLOTS + QUEUE)]
+    await asyncio.sleep(1.0)
+    costs: dict[str, float] = {}
+    for turns in (0, 100):
+        said = sent("full", turns=turns)
+        before, done = meters.cpu(pid).total, []
+        for _ in range(rounds):
+            done += await asyncio.gather(*(ask(port, "full", said) for _ in range(8)))
+        assert {one.status for one in done} == {529}
+        costs[str(len(said) // 1024)] = (meters.cpu(pid).total - before) / len(done) * 1000
+    for one in full:
+        one.cancel()
+    await asyncio.gather(*full, return_exceptions=True)
+    return costs
 
 
 def goodput(done: list[Request], since: float, until: float) -> float:
@@ -396,7 +431,15 @@ def show(arm: str, rows: list[dict[str, Any]], fair: dict[str, Any]) -> None:
 
 async def run_arm(upstream: int, options: list[str], seconds: float) -> dict[str, Any]:
     with gateway(upstream, *options) as (port, pid):
-        return {"overload": await overload(port, pid, seconds), "fairness": await fairness(port, seconds)}
+        results: dict[str, Any] = {"overload": await overload(port, pid, seconds)}
+        results["fairness"] = await fairness(port, seconds)
+        if (
+            not options
+        ):  # with workers the CPU is the supervisor's and its children's, and the queue everybody's
+            results["refusing"] = await refusing(port, pid)
+            for size, cost in results["refusing"].items():
+                print(f"refusing a request of {size} KiB, one on the other: {cost:.2f} ms of CPU")
+        return results
 
 
 def measure(arms: list[str], seconds: float) -> dict[str, Any]:

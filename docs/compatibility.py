@@ -38,15 +38,20 @@ _SECTION = re.compile(
 
 
 def profiles() -> str:
-    """Every fact of the quirks, one column for each profile; a dot where it is as in `generic`."""
+    """Every fact of the quirks: what it is in `generic`, and which profiles have it otherwise."""
     rows = [structs.asdict(quirks.by_name(name)) for name in quirks.names()]
     lines = []
     for fact in rows[0]:
         if fact == "name":
             continue
         plain, *others = [_value(row[fact]) for row in rows]
-        lines.append([f"`{fact}`", plain, *("·" if value == plain else value for value in others)])
-    return _table(["fact", *(f"`{name}`" for name in quirks.names())], lines)
+        by_value: dict[str, list[str]] = {}
+        for name, value in zip(quirks.names()[1:], others, strict=True):
+            if value != plain:
+                by_value.setdefault(value, []).append(f"`{name}`")
+        otherwise = [f"{', '.join(named)}: {value}" for value, named in by_value.items()]
+        lines.append([f"`{fact}`", plain, "<br>".join(otherwise)])
+    return _table(["fact", "`generic`", "otherwise"], lines)
 
 
 def facts() -> str:
@@ -135,6 +140,7 @@ def own_failures() -> str:
         "queue_full": own_faults.queue_full(5),
         "queue_timeout": own_faults.queue_timeout(10),
         "internal": own_faults.internal("req_..."),
+        "no_upstream": own_faults.no_upstream(5),
         "not_found": own_faults.not_found("/..."),
         "method_not_allowed": own_faults.method_not_allowed("PUT", "/..."),
         "too_large": own_faults.too_large(32 * 1024 * 1024),

@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 import typer
-from msgspec import structs
+from msgspec import Struct, structs
 
-from antiphon import cli, config
+from antiphon import cli, config, config_tables
 from antiphon.core import faults, stream
 from antiphon.core.dialects import quirks
 from antiphon.observe.metrics import Metrics
@@ -45,6 +45,9 @@ FOLDERS = (
     "check/upstream",
     "",
 )
+
+# How a setting's type tells its unit.
+(BYTES,), (SECONDS,) = config.Bytes.__metadata__, config.Seconds.__metadata__
 
 _SECTION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
 
@@ -97,14 +100,28 @@ def block_table() -> str:
     )
 
 
-def limits() -> str:
-    """Every limit: its name in the environment, its default, its meaning."""
-    defaults = structs.asdict(config.Limits())
-    rows = []
-    for variable, _, meaning in config.limits_table():
-        name = variable.removeprefix("ANTIPHON_").lower()
-        rows.append([f"`{variable}`", _amount(name, defaults[name]), meaning])
-    return _table(["environment", "default", "meaning"], rows)
+def settings(table: type[Struct], path: str = "") -> Callable[[], str]:
+    """What makes the section of one table of settings; `path` is its name in a file, if it has one."""
+
+    def section() -> str:
+        rows = []
+        for member in config_tables.members(table):
+            in_environment = config_tables.IN_ENVIRONMENT.get(path) is table
+            variable = f"`{config_tables.environment_name(member.name)}`" if in_environment else ""
+            flags = _flags(member.name) if path in {"server", "upstreams"} else ""
+            words = [f"`{word}`" for word in member.choices]
+            meaning = member.meaning + (f" ({config_tables.either(words)})" if len(words) > 1 else "")
+            rows.append([f"`{member.name}`", _setting(member), variable, flags, meaning])
+        head = ["setting", "default", "environment", "flag", "meaning"]
+        used = [n for n in range(len(head)) if n in {0, 1, 4} or any(row[n] for row in rows)]
+        return _table([head[n] for n in used], ([row[n] for n in used] for row in rows))
+
+    return section
+
+
+def example() -> str:
+    """The example file, whole."""
+    return f"```toml\n{(DOCS.parent / 'examples' / 'antiphon.toml').read_text()}```"
 
 
 def cli_reference() -> str:
@@ -188,7 +205,16 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "ownership": ownership,
     "phase-table": phase_table,
     "block-table": block_table,
-    "limits": limits,
+    "server": settings(config_tables.ServerTable, "server"),
+    "upstreams": settings(config_tables.UpstreamTable, "upstreams"),
+    "models": settings(config_tables.ModelTable),
+    "targets": settings(config.TargetSettings),
+    "overrides": settings(config.Overrides),
+    "fallbacks": settings(config.Fallbacks),
+    "limits": settings(config.Limits, "limits"),
+    "health": settings(config.HealthSettings),
+    "retries": settings(config.RetrySettings),
+    "example": example,
     "cli": cli_reference,
     "profiles": profiles,
     "causes": causes,
@@ -216,14 +242,27 @@ def _cell(row: Any) -> str:
     return _word(row)
 
 
-def _amount(name: str, value: float) -> str:
-    """A default with its unit: names with `max_` and `heavy_body` are bytes, `queue_length` is a number."""
-    if not isinstance(value, int):
-        return f"{value:g} s"
-    mib, kib = value / config.MIB, value / 1024
-    if name == "queue_length":
-        return str(value)
-    return f"{mib:g} MiB" if mib >= 1 else f"{kib:g} KiB"
+def _setting(member: config_tables.Member) -> str:
+    """A setting's default with its unit, which its type tells; a limit without one is a number."""
+    if member.required:
+        return "(needed)"
+    if member.table is not None or member.default in (None, "", {}, ()):
+        return ""
+    if isinstance(member.default, bool | str):
+        return f"`{_json(member.default)}`"
+    metas = getattr(member.hint, "__metadata__", ())
+    if BYTES in metas:
+        mib, kib = member.default / config.MIB, member.default / 1024
+        return f"{mib:g} MiB" if mib >= 1 else f"{kib:g} KiB"
+    return f"{member.default:g} s" if SECONDS in metas else f"{member.default:g}"
+
+
+def _flags(name: str) -> str:
+    """How `antiphon serve` spells a setting on the command line."""
+    options = {option.name: option for option in commands()["serve"].params}
+    renamed = {"base_url": "upstream", "api_key": "api_key_env"}
+    option = options.get(renamed.get(name, name))
+    return "" if option is None else f"`{option.opts[0]}`"
 
 
 def _json(value: Any) -> str:
@@ -233,7 +272,9 @@ def _json(value: Any) -> str:
 
 
 def _default(option: Any) -> str:
-    value = option.default
+    # What is not given on the command line is taken from elsewhere: the flag tells the default of the tree.
+    shown = option.show_default
+    value = shown if isinstance(shown, str) else option.default
     if value is None or value is False or value == "":
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

@@ -25,7 +25,7 @@ from antiphon.server.plan import Plan, Planner
 from antiphon.server.routing import ANY, Route, RouteTable, Target
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
-PROFILES = quirks.names()
+PROFILES = tuple(name for name in quirks.names() if quirks.by_name(name).speaks == "chat")
 
 _CODE = re.compile(r"`([^`]*)`")
 

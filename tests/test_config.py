@@ -1,19 +1,35 @@
-"""Settings: defaults, names in the environment, what is refused and in which words."""
+"""The tree of settings: defaults, what is hidden, the names and words that derive from it."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from antiphon.config import (
     MIB,
+    SECRETS,
     ConfigError,
+    Coordination,
     Limits,
+    ModelSettings,
+    Overrides,
     Settings,
+    TargetSettings,
     UpstreamSettings,
     is_loopback,
-    limits_from_environment,
-    limits_table,
 )
+from antiphon.config_tables import (
+    IN_ENVIRONMENT,
+    File,
+    ModelTable,
+    ServerTable,
+    UpstreamTable,
+    either,
+    environment_names,
+    member_at,
+    members,
+)
+from antiphon.core.dialects.quirks import Quirks
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
@@ -28,67 +44,128 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (limits.max_frame, limits.max_held, limits.max_fold) == (16 * MIB, 8 * MIB, 32 * MIB)
     assert (limits.max_behind, limits.heavy_body) == (256 * 1024, MIB)
     settings = Settings()
-    assert (settings.host, settings.port, settings.upstream, settings.strict) == (
-        "127.0.0.1",
-        8080,
-        None,
-        False,
+    assert (settings.host, settings.port, settings.strict) == ("127.0.0.1", 8080, False)
+    assert (settings.upstreams, settings.models, settings.coordination) == ((), (), None)
+    assert (settings.keys_file, settings.admin_key, settings.allow_anonymous) == (None, None, False)
+    health = settings.health
+    assert (health.interval, health.open_after, health.backoff_first, health.backoff_max) == (10, 5, 1, 60)
+    assert (settings.retries.attempts, settings.retries.budget) == (2, 0.2)
+
+
+def test_secrets_are_in_no_repr() -> None:
+    upstream = UpstreamSettings(
+        name="up", base_url="http://127.0.0.1:1/v1", api_key="sk-secret", quirks={"a": "secret"}
     )
-
-
-@pytest.mark.parametrize("name", Limits.__struct_fields__)
-def test_every_limit_has_its_name_in_the_environment(name) -> None:
-    limits = limits_from_environment({f"ANTIPHON_{name.upper()}": "4096"})
-    assert getattr(limits, name) == 4096
-    others = [field for field in Limits.__struct_fields__ if field != name]
-    assert all(getattr(limits, field) == getattr(Limits(), field) for field in others)
-
-
-def test_the_environment_may_say_nothing_or_other_things() -> None:
-    assert limits_from_environment({}) == Limits()
-    assert (
-        limits_from_environment({"ANTIPHON_COLOUR": "blue", "CONNECT": "1", "antiphon_gap": "1"}) == Limits()
+    overrides = Overrides(effort="low", system_prefix="secret", chat_template_kwargs={"a": "secret"})
+    model = ModelSettings(name="m", targets=(TargetSettings(upstream="up"),), overrides=overrides)
+    settings = Settings(
+        upstreams=(upstream,),
+        models=(model,),
+        admin_key="the-secret",
+        coordination=Coordination(where="redis://:secret@h"),
     )
-    assert limits_from_environment({"ANTIPHON_TICK": "0.05"}).tick == 0.05
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("CONNECT", "soon"),
-        ("CONNECT", "0"),
-        ("CONNECT", "-1"),
-        ("GAP", ""),
-        ("MAX_BODY", "1023"),
-        ("MAX_BODY", "1.5"),
-        ("MAX_BODY", "32MiB"),
-        ("QUEUE_LENGTH", "0"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_and_named(name, value) -> None:
-    with pytest.raises(ConfigError) as refused:
-        limits_from_environment({f"ANTIPHON_{name}": value})
-    assert name.lower() in str(refused.value)
-
-
-def test_the_table_for_the_docs_has_every_limit_with_a_meaning() -> None:
-    rows = limits_table()
-    assert [row[0] for row in rows] == [f"ANTIPHON_{name.upper()}" for name in Limits.__struct_fields__]
-    assert all(meaning for _, _, meaning in rows)
-    defaults = {name: default for name, default, _ in rows}
-    assert defaults["ANTIPHON_CONNECT"] == "10"
-    assert defaults["ANTIPHON_SETTLE"] == "0.1"
-
-
-def test_a_key_is_not_shown() -> None:
-    settings = UpstreamSettings(name="up", base_url="http://127.0.0.1:1/v1", api_key="sk-secret")
-    assert "secret" not in repr(settings)
-    assert "secret" not in repr(Settings(upstreams=(settings,)))
+    tables = File(
+        server=ServerTable(admin_key="the-secret", coordination="redis://:secret@h"),
+        upstreams=(UpstreamTable(name="up", base_url="http://h/v1", api_key="secret"),),
+    )
+    for each in (upstream, overrides, model, settings, tables):
+        assert "secret" not in repr(each)
+    assert "effort='low'" in repr(overrides)
+    assert "admin_key='***'" not in repr(Settings())  # none is told from one that is hidden
+    assert "admin_key=***" in repr(settings)
 
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Limits().connect = 1.0  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        Settings().port = 1  # type: ignore[misc]
+
+
+def test_an_error_has_its_lines_apart() -> None:
+    error = ConfigError("one", "two", warnings=("three",))
+    assert str(error) == "one\ntwo"
+    assert (error.errors, error.warnings, error.files) == (("one", "two"), ("three",), ())
+
+
+TABLES = [File, *(each.table or each.tables for each in members(File)), TargetSettings, Overrides]
+
+
+@pytest.mark.parametrize("table", TABLES[1:], ids=lambda table: table.__name__)
+def test_every_setting_has_a_meaning_and_says_what_it_must_be(table) -> None:
+    for member in members(table):
+        assert member.meaning, member.name
+        assert not member.meaning.endswith("."), member.name
+        assert member.wanted, member.name
+
+
+def test_the_file_has_every_setting_of_the_tree() -> None:
+    assert set(Settings.__struct_fields__) - {"upstreams", "models", "limits", "health", "retries"} == set(
+        ServerTable.__struct_fields__
+    ) - {"admin_key_file"}
+    assert set(UpstreamTable.__struct_fields__) - set(UpstreamSettings.__struct_fields__) == {"api_key_file"}
+    assert set(ModelTable.__struct_fields__) - set(ModelSettings.__struct_fields__) == {"upstream", "model"}
+
+
+def test_every_secret_but_the_coordinator_may_be_in_a_file_of_its_own() -> None:
+    names = {member.name for table in (ServerTable, UpstreamTable) for member in members(table)}
+    assert SECRETS <= names
+    assert {f"{secret}_file" for secret in SECRETS - {"coordination"}} <= names
+
+
+def test_each_environment_name_belongs_to_one_setting() -> None:
+    names = environment_names()
+    assert names["ANTIPHON_PORT"] == ("server", "port")
+    assert names["ANTIPHON_GAP"] == ("limits", "gap")
+    assert len(names) == sum(len(table.__struct_fields__) for table in IN_ENVIRONMENT.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        (("server", "port"), "a whole number from 0 to 65535"),
+        (("server", "strict"), "true or false"),
+        (("server", "pdf"), "text, images or refuse"),
+        (("server", "host"), "a text that is not empty"),
+        (("limits", "gap"), "a number greater than 0"),
+        (("limits", "max_body"), "a whole number of at least 1024"),
+        (("retries", "budget"), "a number from 0 to 1"),
+        (("upstreams", 3, "slots"), "a whole number of at least 1 or auto"),
+        (("upstreams", 3, "quirks"), "a table"),
+        (("models", 0, "targets", 1, "weight"), "a number greater than 0"),
+        (("models", 0, "overrides", "system_prefix"), "a text"),
+        (("models", 0, "overrides", "effort"), "low, medium, high, xhigh or max"),
+    ],
+)
+def test_what_a_value_must_be(path, wanted) -> None:
+    assert member_at(path).wanted == wanted
+
+
+def test_there_is_no_member_where_there_is_none() -> None:
+    assert member_at(()) is None
+    assert member_at(("server", "prot")) is None
+    assert member_at(("server", "port", "x")) is None
+
+
+def test_members_that_are_pairs_are_written_as_tables() -> None:
+    facts = {member.name: member for member in members(Quirks)}
+    assert facts["prefill"].pairs
+    assert facts["prefill"].wanted == "a table"
+    assert not facts["reasoning_fields_out"].pairs
+    assert not facts["max_stop"].pairs
+
+
+def test_a_default_that_is_made_anew_is_known() -> None:
+    defaults = {member.name: member.default for member in members(UpstreamTable)}
+    assert defaults["quirks"] == {}
+    assert defaults["name"] is msgspec.NODEFAULT
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
+)
+def test_either(words, said) -> None:
+    assert either(words) == said
 
 
 @pytest.mark.parametrize(

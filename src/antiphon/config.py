@@ -1,36 +1,114 @@
-"""One frozen tree of settings. CLI flags, environment names and docs/configuration.md derive from it.
+"""One frozen tree of settings. The file, the CLI flags, the environment names and the docs derive from it.
 
-Owns defaults, their units and their meaning. It reads nothing by itself: `from_environment` is given
-the environment.
+Owns defaults, their units, their meaning and which of them are secrets. It reads nothing by itself:
+config_file.py fills the tree, config_tables.py tells what is in it.
 
-    settings = Settings(limits=limits_from_environment(os.environ))
+    settings = Settings(upstreams=(UpstreamSettings(name="gpu1", base_url="http://127.0.0.1:8000/v1"),))
+    settings.limits.gap                      # 180.0
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct
+
+from antiphon.core.dialects.overrides import Overrides as Overrides  # noqa: PLC0414 - part of the tree
 
 MIB = 1024 * 1024
 
 Seconds = Annotated[float, Meta(gt=0)]
 Bytes = Annotated[int, Meta(ge=1024)]
 Count = Annotated[int, Meta(ge=1)]
+Text = Annotated[str, Meta(min_length=1)]
 
 PdfMode: TypeAlias = Literal["text", "images", "refuse"]
 """What becomes of a PDF: its text, its pages as images where the server takes any (else text), or a 400."""
 
-
 CoordinationPolicy: TypeAlias = Literal["local_share", "closed"]
 """Without its coordinator a gateway admits its share of the slots, or nobody."""
 
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+SECRETS = frozenset({"api_key", "admin_key", "coordination"})
+"""Members whose value is never shown; a coordination's URL may hold a password."""
+
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the text says which, and what would do."""
+    """A setting that cannot be used; the text says which, and what would do.
+
+    `errors` has one line for each thing that is wrong; `warnings` what else was noticed; `files` are those
+    that were read, or should have been: a change in one of them may mend it. No line holds a secret.
+    """
+
+    def __init__(self, *errors: str, warnings: tuple[str, ...] = (), files: tuple[Path, ...] = ()) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+        self.warnings = warnings
+        self.files = files
+
+
+# --- Server ---------------------------------------------------------------------------------------
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How this gateway listens, works and logs. Environment: `ANTIPHON_` and the name in capitals."""
+
+    host: Annotated[
+        Text, Meta(description="where to listen; others than loopback need keys, or `allow_anonymous`")
+    ] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 8080
+    workers: Annotated[Count, Meta(description="processes on the port; they share the slots")] = 1
+    strict: Annotated[bool, Meta(description="refuse requests that cannot be carried in full")] = False
+    pdf: Annotated[
+        PdfMode,
+        Meta(description="what becomes of PDFs: their text, their pages as images, or a 400"),
+    ] = "text"
+    log_level: Annotated[
+        LogLevel, Meta(description="`warning` leaves out the lines of requests that went well")
+    ] = "info"
+    log_json: Annotated[bool, Meta(description="log lines as JSON")] = False
+    allow_anonymous: Annotated[bool, Meta(description="without keys, serve others than this machine too")] = (
+        False
+    )
+    keys_file: Annotated[
+        Text | None,
+        Meta(description="where clients' keys are kept (their hashes); without it there are none"),
+    ] = None
+    admin_key: Annotated[Text | None, Meta(description="guards `/admin/*`; without it these are 404")] = None
+    coordination_policy: Annotated[
+        CoordinationPolicy,
+        Meta(
+            description="without its coordinator: `local_share` admits this gateway's share of the slots, "
+            "`closed` nobody"
+        ),
+    ] = "local_share"
+
+    def __repr__(self) -> str:
+        # The types that hold other secrets hide them themselves.
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        hidden = {name for name in SECRETS if isinstance(values.get(name), str)}
+        shown = [f"{name}={'***' if name in hidden else repr(values[name])}" for name in values]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Coordination(Struct, frozen=True, kw_only=True):
+    """How several gateways share slots. `where` is never shown: it may hold a password.
+
+    `gateways` is how many are taken to share while the coordinator has never answered.
+    """
+
+    where: str  # redis://, rediss:// or unix://, or local:FOLDER
+    policy: CoordinationPolicy = "local_share"
+    gateways: int = 1
+
+    def __repr__(self) -> str:
+        return f"Coordination({self.where.partition(':')[0]!r}, policy={self.policy!r})"
+
+
+# --- Limits ---------------------------------------------------------------------------------------
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +175,34 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1024
 
 
+class HealthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a target is taken out of the choice, and when it is tried again."""
+
+    interval: Annotated[Seconds, Meta(description="between two probes of an upstream")] = 10.0
+    open_after: Annotated[
+        Count, Meta(description="failures in a row after which a target gets no requests")
+    ] = 5
+    backoff_first: Annotated[Seconds, Meta(description="until it is tried again, the first time")] = 1.0
+    backoff_max: Annotated[
+        Seconds, Meta(description="the longest such wait: it doubles with every failure")
+    ] = 60.0
+
+
+class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often a request is sent before its client has been promised anything."""
+
+    attempts: Annotated[
+        Count, Meta(description="in total, the first one too, each at another target; 1: never again")
+    ] = 2
+    budget: Annotated[
+        float,
+        Meta(ge=0, le=1, description="share of all requests that may be second attempts, so that storms end"),
+    ] = 0.2
+
+
+# --- Upstreams and models -------------------------------------------------------------------------
+
+
 SlotCount: TypeAlias = Count | Literal["auto"]
 """Sequence slots of a server; `auto`: what it tells, `DEFAULT_SLOTS` while it has not told."""
 
@@ -109,44 +215,57 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `kind` names a row of core/dialects/quirks.py, or is `auto`: recognised by its own answers.
     """
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    base_url: str
-    api_key: str | None = None
-    slots: SlotCount = "auto"
-    kind: str = "auto"
-    think_tags: Literal["auto", "off", "open"] | None = None  # None: what its row says
-    quirks: dict[str, Any] = {}  # fields of its row that are otherwise here
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            title='1 to 64 letters, digits, ".", "_" or "-", the first a letter or digit',
+            description="what models, logs and metrics call it",
+        ),
+    ]
+    base_url: Annotated[
+        Text, Meta(description="what stands before `/chat/completions`; usually it ends in `/v1`")
+    ]
+    api_key: Annotated[Text | None, Meta(description="sent to it; clients' own keys never are")] = None
+    slots: Annotated[
+        SlotCount, Meta(description="requests that it may work on at once; `auto`: what it tells, else 8")
+    ] = "auto"
+    kind: Annotated[
+        Text, Meta(description="what kind of server it is; `auto`: recognised by its own answers")
+    ] = "auto"
+    think_tags: Annotated[
+        Literal["auto", "off", "open"] | None,
+        Meta(description="how `<think>` in its text is read; without it as its kind says"),
+    ] = None
+    quirks: Annotated[
+        dict[str, Any], Meta(description="facts of its kind that are otherwise for this server")
+    ] = {}
 
     def __repr__(self) -> str:
         return f"UpstreamSettings({self.name!r}, slots={self.slots!r}, kind={self.kind!r})"
 
 
 class TargetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One place where a model runs. `model` is the upstream's name for it (None: the one the client sent)."""
+    """One place where a model runs."""
 
-    upstream: str
-    model: str | None = None
-    weight: Annotated[float, Meta(gt=0)] = 1.0
-
-
-class Overrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is set in every request for a model, whatever the client says; None: nothing."""
-
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    thinking: bool | None = None
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    max_tokens: Count | None = None  # a cap
-    chat_template_kwargs: dict[str, Any] = {}
-    system_prefix: str = ""  # goes before the client's own system prompt
+    upstream: Annotated[Text, Meta(description="the `name` of one of the upstreams")]
+    model: Annotated[
+        Text | None, Meta(description="the upstream's name for it; without it the one that the client sent")
+    ] = None
+    weight: Annotated[float, Meta(gt=0, description="its share, beside the model's other targets")] = 1.0
 
 
 class Fallbacks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names of `[[models]]` that are tried instead, before anything was promised; by what went wrong."""
 
-    overflow: str | None = None  # the prompt does not fit this one's window
-    overloaded: str | None = None  # no slot in time, or its servers say 429, 503 or 529
-    failed: str | None = None  # every target failed
+    overflow: Annotated[
+        Text | None, Meta(description="the model for prompts that do not fit this one's window")
+    ] = None
+    overloaded: Annotated[
+        Text | None,
+        Meta(description="the model for when no slot comes in time, or its servers say 429, 503 or 529"),
+    ] = None
+    failed: Annotated[Text | None, Meta(description="the model for when every target failed")] = None
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,66 +274,37 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Exact names win over globs, then the first in the file. `window` in tokens, prompt and answer together.
     """
 
-    name: Annotated[str, Meta(min_length=1)]
-    targets: Annotated[tuple[TargetSettings, ...], Meta(min_length=1)]
-    window: Count | None = None
-    overrides: Overrides = Overrides()
-    fallbacks: Fallbacks = Fallbacks()
+    name: Annotated[
+        Text,
+        Meta(description="what clients ask for: exact, or a glob with `*` and `?`; `*` is the catch-all"),
+    ]
+    targets: Annotated[
+        tuple[TargetSettings, ...], Meta(min_length=1, description="where it runs: a list of tables")
+    ]
+    window: Annotated[
+        Count | None,
+        Meta(description="tokens of prompt and answer together; without it what its server tells"),
+    ] = None
+    overrides: Annotated[Overrides, Meta(description="a table: what is set in every request for it")] = (
+        Overrides()
+    )
+    fallbacks: Annotated[Fallbacks, Meta(description="a table: the models that are tried instead")] = (
+        Fallbacks()
+    )
 
 
-class Coordination(Struct, frozen=True, kw_only=True):
-    """How several gateways share slots. `where` is never shown: it may hold a password.
-
-    `gateways` is how many are taken to share while the coordinator has never answered.
-    """
-
-    where: str  # redis://, rediss:// or unix://, or local:FOLDER
-    policy: CoordinationPolicy = "local_share"
-    gateways: int = 1
-
-    def __repr__(self) -> str:
-        return f"Coordination({self.where.partition(':')[0]!r}, policy={self.policy!r})"
+# --- The tree -------------------------------------------------------------------------------------
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(ServerSettings, frozen=True, kw_only=True):
     """What one gateway process runs with."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
     upstreams: tuple[UpstreamSettings, ...] = ()  # none: the embedded ones
     models: tuple[ModelSettings, ...] = ()  # none: every name, at every upstream, as the client sent it
-    allow_anonymous: bool = False  # without keys, also others than this machine are served
-    keys_file: str | None = None  # None: there are no keys
     coordination: Coordination | None = None  # None: the slots are this process's own
-    workers: int = 1
     limits: Limits = Limits()
-    strict: bool = False
-    pdf: PdfMode = "text"
-    log_level: str = "info"
-    log_json: bool = False
-
-
-def limits_from_environment(environ: Mapping[str, str]) -> Limits:
-    """The limits with what `ANTIPHON_<NAME>` overrides. Raises ConfigError."""
-    given: dict[str, str] = {}
-    names = {f"ANTIPHON_{name.upper()}": name for name in Limits.__struct_fields__}
-    for variable, name in names.items():
-        if variable in environ:
-            given[name] = environ[variable]
-    try:
-        return msgspec.convert(given, Limits, strict=False)
-    except msgspec.ValidationError as refused:
-        raise ConfigError(f"environment: {refused} (ANTIPHON_...)") from None
-
-
-def limits_table() -> list[tuple[str, str, str]]:
-    """(environment name, default, meaning) of every limit, for the docs."""
-    rows = []
-    for name, hint in get_type_hints(Limits, include_extras=True).items():
-        notes = [note.description for note in hint.__metadata__ if note.description]
-        default = getattr(Limits(), name)
-        rows.append((f"ANTIPHON_{name.upper()}", f"{default:.12g}", notes[-1]))
-    return rows
+    health: HealthSettings = HealthSettings()
+    retries: RetrySettings = RetrySettings()
 
 
 def is_loopback(host: str) -> bool:

@@ -17,6 +17,11 @@ from typing import Any
 from antiphon.core.dialects.quirks import Quirks
 
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+TOOL_ID = {
+    "any": re.compile(r".+", re.DOTALL),
+    "alnum9": re.compile(r"[a-zA-Z0-9]{9}"),
+    "functions": re.compile(r"functions\.[a-zA-Z0-9_-]+:\d+"),
+}
 ROLES = {
     "system": {"role", "content"},
     "user": {"role", "content"},
@@ -63,13 +68,18 @@ BODY: dict[str, Check] = {
 
 def check_body(body: dict, quirks: Quirks) -> None:
     """It has the members and types of the API, and beside them only what this server's row says."""
-    own = {name for name, _ in (*quirks.members, *quirks.prefill, *quirks.thinking_off)}
-    own |= {quirks.thinking_budget_field} if quirks.thinking_budget_field else set()
+    switches = (*quirks.prefill, *quirks.thinking_on, *quirks.thinking_off)
+    own = {name for name, _ in (*quirks.members, *quirks.tools_members, *switches)}
+    fields = (quirks.thinking_budget_field, quirks.effort_field, quirks.user_field, quirks.cache_key_field)
+    own |= {field.partition(".")[0] for field in fields if field}
     own |= {"top_k"} if quirks.send_top_k else set()
     assert set(body) <= set(BODY) | own, set(body) - set(BODY) - own
     assert {"model", "messages", "stream", quirks.token_limit_field} <= set(body)
     for name in set(body) & set(BODY):
         assert BODY[name](body[name]), (name, body[name])
+    assert quirks.sampling or not {"temperature", "top_p"} & set(body)
+    assert body.get("temperature", 1) >= quirks.least_temperature
+    assert quirks.response_format or "response_format" not in body
     if quirks.max_stop is not None:
         assert len(body.get("stop", ())) <= quirks.max_stop
     check_tools(body, quirks)
@@ -91,9 +101,18 @@ def check_tools(body: dict, quirks: Quirks) -> None:
         assert function["name"] not in functions
         functions[function["name"]] = function
     choice = body.get("tool_choice", "auto")
+    with_tools = {name for name, _ in quirks.tools_members}
     if not functions:
-        assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body)
-    elif isinstance(choice, dict):
+        assert not {"tools", "tool_choice", "parallel_tool_calls", *with_tools} & set(body)
+        return
+    assert with_tools <= set(body)
+    if choice not in ("auto", "none") and not quirks.thinks_when_forced:
+        assert dict(quirks.thinking_off).items() <= body.items()
+    if quirks.tool_choice != "named":
+        assert isinstance(choice, str)
+    if quirks.tool_choice == "ignored":
+        assert "tool_choice" not in body
+    if isinstance(choice, dict):
         assert choice == {"type": "function", "function": {"name": choice["function"]["name"]}}
         assert choice["function"]["name"] in functions
     else:
@@ -126,24 +145,27 @@ def check_messages(messages: list[dict], quirks: Quirks) -> None:
                 assert isinstance(json.loads(call["function"]["arguments"]), dict)
                 assert FUNCTION_NAME.fullmatch(call["function"]["name"])
                 assert call["id"] not in used
+                assert TOOL_ID[quirks.tool_id_form].fullmatch(call["id"])
                 used.add(call["id"])
                 waiting.append(call["id"])
+            if quirks.reasoning_missing is not None and waiting:
+                assert all(isinstance(message[name], str) for name in quirks.reasoning_fields_out)
             assert "tool_calls" not in message or message["tool_calls"]
             assert isinstance(message["content"], str) or (message["content"] is None and waiting)
         elif role == "system":
-            assert isinstance(message["content"], str)
-            assert message["content"]
+            assert isinstance(message["content"], str) or (quirks.cache_control and message is messages[0])
+            check_content(message["content"], quirks)
         else:
-            check_user_content(message["content"])
+            check_content(message["content"], quirks)
 
 
-def check_user_content(content: Any) -> None:
+def check_content(content: Any, quirks: Quirks) -> None:
     assert content
     if isinstance(content, str):
         return
     for part in content:
         if part["type"] == "text":
-            assert set(part) == {"type", "text"}
+            assert set(part) - ({"cache_control"} if quirks.cache_control else set()) == {"type", "text"}
             assert isinstance(part["text"], str)
         else:
             assert part == {"type": "image_url", "image_url": {"url": part["image_url"]["url"]}}

@@ -39,6 +39,11 @@ def beneath(path: str, named: tuple[str, ...]) -> bool:
     return any(path == each or path.startswith(f"{each}.") for each in named)
 
 
+def spelled_anew(path: str) -> str:
+    """`output_format` is the older name of `output_config.format`, and is told by the newer."""
+    return re.sub(r"^output_format(?=\.|$)", "output_config.format", path)
+
+
 SIDES = {"user": {"user", "tool"}, "assistant": {"assistant"}, "system": {"user", "system"}}
 # Losses that cannot change the answer: reasoning that the server does not want back, and what is sealed.
 QUIET = re.compile(r"messages\.\d+\.content\.\d+\.(thinking|data)")
@@ -54,7 +59,10 @@ def check_account(words: dict[str, str], whole: dict, body: dict, out: ChatReque
         parts = path.split(".")
         if not places:
             silent = QUIET.fullmatch(path) and beneath(re.sub(r"\.\d+", ".*", path), out.ignored)
-            assert silent or beneath(path, out.degraded) or is_held_back(parts, whole), (path, out.degraded)
+            assert silent or beneath(spelled_anew(path), out.degraded) or is_held_back(parts, whole), (
+                path,
+                out.degraded,
+            )
             continue
         in_reasoning = path.endswith(".thinking")
         assert len(places) == 1 or in_reasoning, (path, places)
@@ -158,6 +166,8 @@ def check_calls(whole: dict, body: dict, out: ChatRequest) -> None:
 def resolves(path: str, whole: Any) -> bool:
     """The path is one of the request: of something in it, or of a member that it lacks."""
     value = whole
+    if "output_format" in whole:
+        path = re.sub(r"^output_config\.format", "output_format", path)
     parts = path.split(".")
     for i, part in enumerate(parts):
         if isinstance(value, list) and part.isdigit() and int(part) < len(value):

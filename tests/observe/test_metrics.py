@@ -155,6 +155,41 @@ def test_slots_are_read_from_the_leases() -> None:
     assert {value for (name, _), value in samples(metrics).items() if name == "antiphon_slots"} == {2, 1, 0}
 
 
+def test_the_servers_own_report_beside_our_count() -> None:
+    up, silent = Upstream(4), Upstream(4)
+    metrics = metrics_of("m", up=up, silent=silent)
+    leases = []
+    for number in range(2):
+        up.slots.request(f"req_{number}", leases.append)
+    before = samples(metrics)
+    assert not [key for key in before if "report" in key[0]]  # nobody asked it yet
+    for lease in leases:
+        lease.active = True
+    for busy in (2, 3, 3, 1):
+        up.slots.settle(busy)
+    assert moved(metrics, before) == {
+        ("antiphon_slots_reported_busy", "up"): 1,
+        ("antiphon_slots_report_disagreements_total", "busier", "up"): 2,
+        ("antiphon_slots_report_disagreements_total", "idler", "up"): 1,
+    }
+
+
+def test_what_never_became_an_exchange() -> None:
+    metrics = metrics_of("m")
+    before = samples(metrics)
+    metrics.refused("invalid_request_error", "messages")
+    metrics.refused("invalid_request_error", "count_tokens")
+    metrics.counted("up", exact=True)
+    metrics.counted("up", exact=False)
+    metrics.counted("up", exact=False)
+    assert moved(metrics, before) == {
+        ("antiphon_requests_refused_total", "messages", "invalid_request_error"): 1,
+        ("antiphon_requests_refused_total", "count_tokens", "invalid_request_error"): 1,
+        ("antiphon_token_counts_total", "exact", "up"): 1,
+        ("antiphon_token_counts_total", "estimate", "up"): 2,
+    }
+
+
 @on_both_loops
 async def test_from_a_clients_leaving_to_the_close_of_its_upstream() -> None:
     async with House(slots=2) as house:
@@ -288,7 +323,11 @@ def test_every_metric_has_a_row_in_the_docs() -> None:
         line.split(" | ") for line in (ROOT / "docs/metrics.md").read_text().split("\n") if line[:4] == "| `a"
     ]
     told = {row[0].strip("| `"): {label.strip("` ") for label in row[2].split(",")} - {""} for row in rows}
-    metrics = metrics_of("m", up=Upstream(1))
+    up = Upstream(1)
+    metrics = metrics_of("m", up=up)
+    up.slots.settle(0)
+    metrics.refused("invalid_request_error", "messages")
+    metrics.counted("up", exact=True)
     metrics.observe(
         record(cause="client", degraded=("x",), estimated=("input",), counts=Counter(call_split=1))
     )

@@ -148,7 +148,7 @@ class UpstreamSide(asyncio.Protocol):
     """The upstream's end of one connection."""
 
     def __init__(self, upstream: ScriptedUpstream) -> None:
-        self._upstream = upstream
+        self.upstream = upstream
         self._data = b""
         self.closed = asyncio.Event()
         self.transport: asyncio.Transport
@@ -156,7 +156,7 @@ class UpstreamSide(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        self._upstream.connections.append(self)
+        self.upstream.connections.append(self)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -169,9 +169,9 @@ class UpstreamSide(asyncio.Protocol):
                 return
             body, self._data = rest[:length], rest[length:]
             if line.startswith("POST /v1/chat/completions "):
-                self._upstream.arrived(Visit(self, headers, body))
-            else:  # a probe for models, tokenizers, slots: this server has none
-                self.transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}")
+                self.upstream.arrived(Visit(self, headers, body))
+            else:  # a question about models, tokenizers, slots
+                self.transport.write(self.upstream.fact(line.split(" ")[1]))
 
     def eof_received(self) -> None:
         self.closed.set()
@@ -194,6 +194,11 @@ class Visit:
         self.headers = headers
         self.body = json.loads(body)
         self.tag = self.body["messages"][-1]["content"]
+
+    @property
+    def at(self) -> str:
+        """The name of the upstream that it came to."""
+        return self.side.upstream.name
 
     @property
     def closed(self) -> asyncio.Event:
@@ -253,11 +258,20 @@ def deaf_listener() -> Iterator[int]:
 
 
 class ScriptedUpstream:
-    def __init__(self) -> None:
+    def __init__(self, name: str = "up", port: int = 0) -> None:
+        self.name = name
+        self.port = port  # 0: a free one, from `start` on
+        self.facts: dict[str, Any] = {}  # what it answers to GETs, by path; 404 to all others
         self.connections: list[UpstreamSide] = []
         self.visits: list[Visit] = []
         self._fresh: asyncio.Queue[Visit] = asyncio.Queue()
         self.answering: Callable[[Visit], None] | None = None  # instead of the queue
+
+    def fact(self, path: str) -> bytes:
+        """The answer to a question that is no inference."""
+        status = "200 OK" if path in self.facts else "404 Not Found"
+        body = json.dumps(self.facts.get(path, {})).encode()
+        return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
     def arrived(self, visit: Visit) -> None:
         self.visits.append(visit)
@@ -271,7 +285,7 @@ class ScriptedUpstream:
 
     async def start(self) -> None:
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: UpstreamSide(self), "127.0.0.1", 0
+            lambda: UpstreamSide(self), "127.0.0.1", self.port
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -520,6 +534,7 @@ class House:
     strict: bool = False
     upstream_url: str | None = None
     sndbuf: int | None = None  # of the gateway's client sockets: small ones are full soon
+    sayings: tuple[str, ...] = ("exchange", "draining")  # what its log may say
 
     def __post_init__(self) -> None:
         self.clock = Clock()
@@ -542,15 +557,9 @@ class House:
         self._level = self._root.level
         self._root.addHandler(self.records)
         self._root.setLevel(logging.DEBUG)
-        await self.upstream.start()
-        limits = Limits(**{"tick": 3600.0, **self.limits})
-        one = UpstreamSettings(
-            name="up",
-            base_url=self.upstream_url or f"http://127.0.0.1:{self.upstream.port}/v1",
-            slots=self.slots,
-            kind=self.profile,
-        )
-        settings = Settings(upstreams=(one,), limits=limits, port=0, strict=self.strict)
+        for scripted in self.scripted:
+            await scripted.start()
+        settings = self.settings()
         self.backend = Fleet(settings, clock=self.clock, probes=False)
         self.gateway = Gateway(settings, self.backend, clock=self.clock)
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -571,6 +580,23 @@ class House:
         self._tasks = asyncio.all_tasks()
         return self
 
+    @property
+    def scripted(self) -> list[ScriptedUpstream]:
+        """Every upstream that it has, or has had."""
+        return [self.upstream]
+
+    def settings(self) -> Settings:
+        """What the gateway runs with."""
+        one = UpstreamSettings(
+            name="up",
+            base_url=self.upstream_url or f"http://127.0.0.1:{self.upstream.port}/v1",
+            slots=self.slots,
+            kind=self.profile,
+        )
+        return Settings(
+            upstreams=(one,), limits=Limits(**{"tick": 3600.0, **self.limits}), port=0, strict=self.strict
+        )
+
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:
             if kind is None:
@@ -584,7 +610,8 @@ class House:
             for edge in list(self.gateway.edges):
                 edge.transport.abort()
             await self.server.lifespan.shutdown()
-            await self.upstream.stop()
+            for scripted in self.scripted:
+                await scripted.stop()
             self._root.removeHandler(self.records)
             self._root.setLevel(self._level)
             structlog.configure(**self._old_structlog)
@@ -603,24 +630,24 @@ class House:
 
     async def check(self) -> None:
         """After-check: of all requests so far nothing is left but their records."""
-        stats = self.up.slots.statistics
         await until(lambda: not self.gateway.live)
-        await until(lambda: stats().held == stats().draining == stats().waiting == 0)
-        pool = self.up.pool.statistics
-        await until(lambda: pool().active == pool().connecting == pool().settling == 0)
+        for upstream in self.backend.upstreams.values():
+            stats, pool = upstream.slots.statistics, upstream.pool.statistics
+            await until(lambda stats=stats: stats().held == stats().draining == stats().waiting == 0)
+            await until(lambda pool=pool: pool().active == pool().connecting == pool().settling == 0)
         await until(lambda: asyncio.all_tasks() == self._tasks)
         await until(lambda: not self.server.server_state.tasks)
-        idle = pool().idle
+        idle = sum(upstream.pool.statistics().idle for upstream in self.backend.upstreams.values())
         await until(lambda: sum(not side.closed.is_set() for side in self._inference_sides()) <= idle)
         self._check_said()
 
     def _inference_sides(self) -> set[UpstreamSide]:
-        return {visit.side for visit in self.upstream.visits}
+        return {visit.side for scripted in self.scripted for visit in scripted.visits}
 
     def _check_said(self) -> None:
         assert self.raised == [], self.raised
         assert self.records.lines == [], self.records.lines
-        odd = [entry for entry in self.said.entries if entry["event"] not in ("exchange", "draining")]
+        odd = [entry for entry in self.said.entries if entry["event"] not in self.sayings]
         assert odd == [], odd
         levels = {entry["log_level"] for entry in self.said.entries}
         assert levels <= {"info"}, self.said.entries

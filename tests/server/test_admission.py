@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from antiphon.server.admission import Lease, LeaseState, QueueFullError, Slots, SlotStatistics, Ticket
+from antiphon.server.reports import ReportStatistics
 
 
 class Waiter:
@@ -166,6 +167,67 @@ def test_a_lower_limit_lets_leases_run_to_their_end() -> None:
     assert slots.statistics().free == 1
 
 
+def test_a_share_has_the_weight_that_it_came_with_last() -> None:
+    slots = Slots("a", 4)
+    held = [Waiter(slots, f"held{number}") for number in range(4)]
+    for number in range(8):
+        Waiter(slots, f"light{number}", share="light")
+        Waiter(slots, f"heavy{number}", share="heavy", weight=3.0)
+    for waiter in held:
+        waiter.lease.release()
+    assert sorted(lease.share for lease in slots.leases()) == ["heavy"] * 3 + ["light"]
+    Waiter(slots, "heavy8", share="heavy")
+    for lease in slots.leases():
+        lease.release()
+    assert sorted(lease.share for lease in slots.leases()) == ["heavy"] * 2 + ["light"] * 2
+
+
+def test_a_newcomers_weight_is_in_its_expected_wait() -> None:
+    now = [0.0]
+    slots = Slots("a", 1, clock=lambda: now[0])
+    first = Waiter(slots, "first", share="light")
+    waiting = [Waiter(slots, f"light{number}", share="light") for number in range(4)]
+    now[0] = 10.0
+    first.lease.release()
+    waiting[0].lease.drain(None)  # one of it is used, three wait
+    assert slots.expected_wait(share="new", weight=1.0) == 10.0
+    Waiter(slots, "own", share="new", weight=1.0)
+    assert slots.expected_wait(share="new") == 30.0
+    assert slots.expected_wait(share="new", weight=4.0) == 20.0
+
+
+def test_a_full_queue_makes_room_for_who_weighs_more() -> None:
+    slots = Slots("a", 0, queue_limit=5)
+    for number in range(3):
+        Waiter(slots, f"light{number}", share="light")
+    for number in range(2):
+        Waiter(slots, f"heavy{number}", share="heavy", weight=2.0)
+    assert slots.would_refuse(share="heavy")  # three of it would be as many as they have
+    assert not slots.would_refuse(share="heavy", weight=2.0)
+    assert slots.would_refuse(share="light")
+    Waiter(slots, "heavy2", share="heavy", weight=2.0)
+    assert sorted(ticket.owner for ticket in slots.waiting()) == [
+        "heavy0",
+        "heavy1",
+        "heavy2",
+        "light0",
+        "light1",
+    ]
+
+
+def test_a_report_that_disagrees_is_counted() -> None:
+    slots = Slots("a", 4)
+    assert slots.reports == ReportStatistics()
+    one, two = Waiter(slots, "one"), Waiter(slots, "two")
+    one.lease.active = two.lease.active = True
+    slots.settle(2)
+    assert slots.reports == ReportStatistics(busy=2)
+    slots.settle(3)
+    assert slots.reports == ReportStatistics(busy=3, busier=1)
+    slots.settle(1)
+    assert slots.reports == ReportStatistics(busy=1, busier=1, idler=1)
+
+
 class SlotsModel(RuleBasedStateMachine):
     """The model: a list of who holds, a dictionary of who drains, a queue. The class must agree with it."""
 
@@ -305,9 +367,12 @@ class SharesModel(RuleBasedStateMachine):
         self.displaced: set[str] = set()
         self.order: dict[str, list[str]] = {}
 
-    @rule(target=waiters, share=st.sampled_from("abc"))
-    def arrive(self, share):
+    @rule(target=waiters, share=st.sampled_from("abc"), weight=st.sampled_from([1.0, 1.0, 2.5]))
+    def arrive(self, share, weight):
         name = f"{share}{len(self.all)}"
+        before = (self.slots.statistics(), [ticket.owner for ticket in self.slots.waiting()])
+        refuses = self.slots.would_refuse(share=share, weight=weight)
+        assert before == (self.slots.statistics(), [ticket.owner for ticket in self.slots.waiting()])
         full = self.slots.statistics().waiting == 4
         lost = len(self.displaced)
         try:
@@ -316,12 +381,15 @@ class SharesModel(RuleBasedStateMachine):
                 name,
                 lambda lease: self.order.setdefault(share, []).append(lease.owner),
                 share=share,
+                weight=weight,
                 displaced=lambda: self.displaced.add(name),
             )
         except QueueFullError:
+            assert refuses
             assert full
             assert len(self.displaced) == lost
             return multiple()
+        assert not refuses
         assert len(self.displaced) == lost + full  # a place in a full queue is somebody else's
         assert name not in self.displaced
         self.all.append(waiter)

@@ -67,6 +67,10 @@ def test_a_share_is_a_digest(value) -> None:
         assert value == "a" or value not in share(place)
 
 
+def test_a_key_of_the_gateways_own_is_its_share_whatever_else_is_sent() -> None:
+    assert share(scope(x_claude_code_session_id="s", x_api_key="secret"), key="alice") == "alice"
+
+
 # --- priority -----------------------------------------------------------------------------------------
 
 
@@ -87,6 +91,16 @@ def test_a_share_is_a_digest(value) -> None:
 def test_priority(header, side, given) -> None:
     headers = [(b"host", b"localhost")] + ([(b"antiphon-priority", header)] if header is not None else [])
     assert priority(headers, chat(side=side)) is given
+
+
+@pytest.mark.parametrize("header", [None, b"interactive", b"background", b"highest"])
+@pytest.mark.parametrize("side", [False, True])
+def test_nobody_is_more_urgent_than_its_key(header, side) -> None:
+    headers = [(b"antiphon-priority", header)] if header is not None else []
+    assert priority(headers, chat(side=side), highest=Priority.BACKGROUND) is Priority.BACKGROUND
+    assert priority(headers, chat(side=side), highest=Priority.INTERACTIVE) is priority(
+        headers, chat(side=side)
+    )
 
 
 # --- patience -----------------------------------------------------------------------------------------

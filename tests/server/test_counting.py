@@ -7,6 +7,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from antiphon.server.counting import LARGEST, PrefixCounts, TokenCounter
+from antiphon.server.prefixes import prefix_chain
 
 BODY = json.dumps(
     {
@@ -115,12 +116,12 @@ def chat(*texts, tools=None):
     ).encode()
 
 
-def learn(counts, body, tokens):
-    counts.learn(counts.guess(body)[0], tokens)
+def learn(counts, body, tokens, model="m"):
+    counts.learn(model, prefix_chain(body), tokens)
 
 
-def guess(counts, body):
-    return counts.guess(body)[1]
+def guess(counts, body, model="m"):
+    return counts.guess(model, prefix_chain(body))
 
 
 def test_a_conversation_begins_where_its_last_turn_ended():
@@ -140,13 +141,17 @@ def test_another_conversation_is_not_mistaken_for_it():
     assert guess(counts, chat("other")) is None
     assert guess(counts, chat("q", tools=[{"type": "function"}])) is None
     assert guess(counts, chat("q", "x" * 100_000)) is None
+    assert guess(counts, chat("q"), model="other") is None
 
 
-async def test_a_large_body_is_not_hashed_beside_streams():
-    counts, large = PrefixCounts(), chat("x" * LARGEST)
-    assert counts.guess(large) == (None, None)
-    learn(counts, large, 1000)
-    assert guess(counts, large) is None
+def test_what_has_no_chain_is_not_counted():
+    counts = PrefixCounts()
+    learn(counts, b"{}", 1000)
+    assert guess(counts, b"{}") is None
+
+
+async def test_the_tokens_of_a_large_body_are_not_asked_beside_streams():
+    large = chat("x" * LARGEST)
     async with Server('{"count":9}') as server:
         counter = TokenCounter("tokenize", server.base_url, server.session)
         assert counter.tell(large, lambda tokens: None) is None

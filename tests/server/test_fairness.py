@@ -40,7 +40,8 @@ def test_who_uses_fewer_slots_goes_first():
 
 
 def test_weights():
-    queue = FairQueue({"a": 2.0})
+    queue = FairQueue()
+    queue.weigh("a", 2.0)
     queue.push("a0", share="a")
     queue.push("b0", share="b")
     assert queue.pop({"a": 3, "b": 2}) == "a0"
@@ -141,3 +142,41 @@ def test_a_newcomers_place_is_where_fairness_would_put_it():
     ahead = queue.ahead_of_newcomer("b", Counter({"a": 1}))
     queue.push("b1", share="b")
     assert queue.in_order(Counter({"a": 1})).index("b1") == ahead
+
+
+SHARES = st.sampled_from("abcde")
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    waiting=st.lists(SHARES, max_size=25),
+    used=st.dictionaries(SHARES, st.integers(0, 4)),
+    weights=st.dictionaries(SHARES, st.sampled_from([0.5, 1.0, 2.0, 3.0])),
+    pops=st.integers(0, 6),
+    newcomer=SHARES,
+)
+def test_what_is_counted_ahead_is_what_would_be_served_ahead(waiting, used, weights, pops, newcomer):
+    queue = FairQueue()
+    for share, weight in weights.items():
+        queue.weigh(share, weight)
+    for number, share in enumerate(waiting):
+        queue.push(number, share=share)
+    for _ in range(pops):
+        queue.pop(used)
+    ahead = queue.ahead_of_newcomer(newcomer, used)
+    queue.push("newcomer", share=newcomer)
+    assert queue.in_order(used).index("newcomer") == ahead
+
+
+def test_a_weight_that_is_only_thought_of_changes_nothing():
+    queue = FairQueue()
+    for number in range(8):
+        queue.push(f"a{number}", share="a")
+        queue.push(f"b{number}", share="b")
+    light = queue.ahead_of_newcomer("a", {})
+    assert light == queue.ahead_of_newcomer("a", {}, 1.0) == 16
+    assert queue.ahead_of_newcomer("a", {}, 4.0) == 11  # the three of b that have a load of 2 or less
+    assert queue.weight("a") == 1.0
+    assert queue.newest_of_longest(than="a") is None
+    assert queue.newest_of_longest(than="a", weight=2.0) == "b7"
+    assert queue.ahead_of_newcomer("a", {}) == light

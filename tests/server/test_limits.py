@@ -845,7 +845,7 @@ async def test_heavy_body() -> None:
         client = await house.ask("x" * 8 * 1024 * 1024)
         visit = await house.visit()
         assert len(visit.tag) == 8 * 1024 * 1024
-        (worker,) = [each.pid for each in house.gateway._planning._heavy.processes]
+        (worker,) = [each.pid for each in house.gateway.planning._heavy.processes]
         visit.answer()
         assert (await client.response()).kinds[-1] == "message_stop"
     async with asyncio.timeout(10):

@@ -82,7 +82,7 @@ async def server():
 @pytest.fixture
 async def watch(session, server):
     watch = Watch(session)
-    watch.health = watch.add(probe_url(server.base_url, "models"), api_key="secret")
+    watch.health = watch.add(probe_url(server.base_url, "models"), headers={"authorization": "Bearer secret"})
     await watch.round(0.0)  # seen for the first time
     return watch
 

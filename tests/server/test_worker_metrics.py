@@ -9,11 +9,14 @@ import pytest
 
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import SlotStatistics
+from antiphon.server.reports import ReportStatistics
 from antiphon.server.worker_metrics import WorkerMetrics, bury, merged
 
 
 def worker(folder: Path, *, held: int, requests: int, free: int = 1) -> WorkerMetrics:
-    slots = SimpleNamespace(statistics=lambda: SlotStatistics(4, held, 0, free, 2))
+    slots = SimpleNamespace(
+        statistics=lambda: SlotStatistics(4, held, 0, free, 2), reports=ReportStatistics(busy=held, idler=1)
+    )
     metrics = WorkerMetrics(
         folder, known_models=lambda: {"m"}, upstreams=lambda: {"u": SimpleNamespace(slots=slots)}
     )

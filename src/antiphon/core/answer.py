@@ -6,12 +6,23 @@ the others. Pure like all of core: bytes come in and go out, time and sockets ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
 
 from antiphon.core.parts import Fault, MessageUsage, StopReason
 
 Head: TypeAlias = tuple[int, list[tuple[bytes, bytes]]]
 """A status and header lines, names in lower case."""
+
+
+class Whole(Struct, frozen=True):
+    """A whole answer that is said as it is; `headers` without those that every answer has."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class Answer(Protocol):
@@ -72,6 +83,9 @@ class Answer(Protocol):
     def refuse(self, fault: Fault) -> None:
         """There is no body to read: the upstream, or this gateway, said no."""
 
+    def refuse_response(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """The upstream's error answer; `headers` in lower case, `body` as far as it was read."""
+
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         """The head of a good answer, before any of its body."""
 
@@ -85,6 +99,12 @@ class Answer(Protocol):
 
     def frames(self) -> bytes:
         """Everything that may go out now, for one write; empty if there is nothing."""
+
+    def refusal(self, fault: Fault) -> Whole | None:
+        """How the failure is said before anything was sent, if it is not the surface's own way."""
+
+    def last_words(self, fault: Fault) -> bytes | None:
+        """What a begun stream is told of a bug, if it is not the surface's own frame."""
 
     def fold(self) -> None:
         """Take what came into the whole message."""

@@ -12,17 +12,18 @@ socket, so a shell may take the client's bytes whenever the client reads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
 from antiphon.core import tool_ids
-from antiphon.core.answer import Head
+from antiphon.core.answer import Head, Whole
 from antiphon.core.blocks import Block
 from antiphon.core.dialects.chat_request import ChatRequest
 from antiphon.core.dialects.chat_state import Seal, no_seal
 from antiphon.core.dialects.chat_stream import BODY_LIMIT, ChatStream
 from antiphon.core.dialects.think_tags import Mode
+from antiphon.core.faults import fault_of_response
 from antiphon.core.parts import BlockStart, End, Event, Fault, MessageDelta, MessageUsage, Part, StopReason
 from antiphon.core.sse import MAX_FRAME
 from antiphon.core.stream import HELD_LIMIT, Phase, Stream
@@ -172,7 +173,17 @@ class Translation:
         """There is no body to read: the upstream, or this gateway, said no."""
         self._receive([fault])
 
+    def refuse_response(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """The upstream's error answer; `headers` in lower case, `body` as far as it was read."""
+        self.refuse(fault_of_response(status, headers, body))
+
     # --- the client's side ---
+
+    def refusal(self, fault: Fault) -> Whole | None:
+        return None
+
+    def last_words(self, fault: Fault) -> bytes | None:
+        return None
 
     def frames(self) -> bytes:
         """Everything that may go out now, for one write; empty if there is nothing."""

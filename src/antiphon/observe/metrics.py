@@ -21,12 +21,13 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import SlotStatistics
+from antiphon.server.reports import ReportStatistics
 from antiphon.server.routing import ALIAS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,6 +41,8 @@ _CLOSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 
 
 class _Slots(Protocol):
+    @property
+    def reports(self) -> ReportStatistics: ...
     def statistics(self) -> SlotStatistics: ...
 
 
@@ -64,6 +67,16 @@ class _SlotCollector(Collector):
         queue = GaugeMetricFamily(
             "antiphon_queue_length", "Requests that wait for a slot.", labels=["upstream"]
         )
+        reported = GaugeMetricFamily(
+            "antiphon_slots_reported_busy",
+            "Busy slots as the upstream's own report said last; none without a report.",
+            labels=["upstream"],
+        )
+        disagreements = CounterMetricFamily(
+            "antiphon_slots_report_disagreements",
+            "Reports of an upstream that its leases do not explain; report is busier or idler than they are.",
+            labels=["upstream", "report"],
+        )
         for name, upstream in self._upstreams().items():
             now = upstream.slots.statistics()
             slots.add_metric([name, "held"], now.held)
@@ -71,7 +84,12 @@ class _SlotCollector(Collector):
             slots.add_metric([name, "free"], max(0, now.free))
             limit.add_metric([name], now.slots)
             queue.add_metric([name], now.waiting)
-        return [slots, limit, queue]
+            reports = upstream.slots.reports
+            if reports.busy is not None:
+                reported.add_metric([name], reports.busy)
+                disagreements.add_metric([name, "busier"], reports.busier)
+                disagreements.add_metric([name, "idler"], reports.idler)
+        return [slots, limit, queue, reported, disagreements]
 
 
 class Metrics:
@@ -92,6 +110,18 @@ class Metrics:
             "antiphon_requests_total",
             "Requests by how they ended; outcome is a cause of the exchange's end.",
             ["surface", *place, "outcome"],
+            registry=registry,
+        )
+        self.refusals = Counter(
+            "antiphon_requests_refused_total",
+            "Requests that were refused before an upstream was asked for; type is the error's.",
+            ["surface", "type"],
+            registry=registry,
+        )
+        self.counts = Counter(
+            "antiphon_token_counts_total",
+            "Answers of count_tokens; how is exact (the upstream's tokenizer) or estimate.",
+            ["upstream", "how"],
             registry=registry,
         )
         self.first_token = Histogram(
@@ -196,6 +226,14 @@ class Metrics:
         for name, paths in (("degraded", record.degraded), ("ignored", record.ignored)):
             if paths:
                 self.losses.labels(upstream, name).inc()
+
+    def refused(self, kind: str, surface: str) -> None:
+        """A request was refused before it became an exchange. `kind` is its fault's."""
+        self.refusals.labels(surface, kind).inc()
+
+    def counted(self, upstream: str, *, exact: bool) -> None:
+        """A request of count_tokens was answered."""
+        self.counts.labels(upstream, "exact" if exact else "estimate").inc()
 
     def _label_of(self, model: str) -> str:
         """A client's name for a model as a label: the first `MODELS` that are listed and asked for."""

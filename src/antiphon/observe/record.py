@@ -18,6 +18,8 @@ class ExchangeRecord(Struct, kw_only=True):
     """Times are seconds of the process's monotonic clock; None: that moment never came."""
 
     request_id: str
+    surface: str = "messages"
+    key: str = ""  # the name of the client's key, never the key
     model: str
     upstream: str
     streaming: bool
@@ -45,6 +47,7 @@ class ExchangeRecord(Struct, kw_only=True):
         """The record as one flat log line; what does not apply is left out."""
         line: dict[str, Any] = {
             "request_id": self.request_id,
+            "surface": self.surface,
             "model": self.model,
             "upstream": self.upstream,
             "streaming": self.streaming,
@@ -57,7 +60,7 @@ class ExchangeRecord(Struct, kw_only=True):
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
         }
-        for name in ("stop_reason", "error", "retries", "cached_tokens", "thinking_tokens"):
+        for name in ("key", "stop_reason", "error", "retries", "cached_tokens", "thinking_tokens"):
             if value := getattr(self, name):
                 line[name] = value
         for name in ("estimated", "degraded", "ignored"):

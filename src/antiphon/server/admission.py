@@ -10,18 +10,20 @@ changes it, and the next waiter is woken in the same call.
     ticket.cancel()                                                # free in the queue, costs nothing
     lease.release()            # the upstream is done
     lease.drain(until=...)     # it may still be working for nobody: used until its report says idle
+    slots.settle(busy=3)       # its report: what that does not explain has drained
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 
 from msgspec import Struct
 
 from antiphon.server.fairness import FairQueue, Priority
+from antiphon.server.reports import Comparison, ReportStatistics
 
 QUEUE_LIMIT = 1024
 
@@ -118,7 +120,7 @@ class Slots:
     """The slots of one upstream, fair between shares and first come first served inside one.
 
     `on_draining` is called whenever a lease begins to drain: whoever can ask the upstream starts to.
-    `weights` are of shares that are not 1. `clock` is monotonic, in seconds.
+    `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -128,7 +130,6 @@ class Slots:
         *,
         queue_limit: int = QUEUE_LIMIT,
         on_draining: Callable[[], None] | None = None,
-        weights: Mapping[str, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -136,10 +137,11 @@ class Slots:
         self._limit = slots
         self._queue_limit = queue_limit
         self._leases: set[Lease] = set()
-        self._queue: FairQueue[Ticket] = FairQueue(weights)
+        self._queue: FairQueue[Ticket] = FairQueue()
         self._hold = 0.0  # how long a slot is held, seconds, a moving average; 0: nothing has ended yet
         self._on_draining = on_draining
         self._granting = False
+        self._comparison = Comparison()
 
     def request(
         self,
@@ -147,32 +149,39 @@ class Slots:
         granted: Callable[[Lease], None],
         *,
         share: str = "",
+        weight: float = 1.0,
         priority: Priority = Priority.INTERACTIVE,
         displaced: Callable[[], None] | None = None,
     ) -> Ticket:
         """Ask for a slot; `granted` is called once, before this returns if a slot is free.
 
         `displaced` is called instead if the queue is full and somebody of a share that waits less takes
-        this place: a flood fills its own part of the queue, not the others'. Raises QueueFullError.
+        this place: a flood fills its own part of the queue, not the others'. `weight` is what `share` weighs
+        from now on: one of 2 gets twice the slots of one of 1. Raises QueueFullError.
         """
         ticket = Ticket(self, owner, share, self._clock(), granted, displaced)
-        if len(self._queue) >= self._queue_limit:
-            loser = self._queue.newest_of_longest(than=share)
-            if loser is None:
-                raise QueueFullError
-            self._queue.remove(loser)
-            loser._displace()
+        if self._full:
+            self._make_room(share, weight)
+        self._queue.weigh(share, weight)
         self._queue.push(ticket, share=share, priority=priority)
         self._wake()
         return ticket
 
-    def expected_wait(self, position: int | None = None, *, share: str = "") -> float:
+    def would_refuse(self, *, share: str = "", weight: float = 1.0) -> bool:
+        """Whether `request` would raise QueueFullError now. Changes nothing, for nobody."""
+        return self._full and self._queue.newest_of_longest(than=share, weight=weight) is None
+
+    def expected_wait(
+        self, position: int | None = None, *, share: str = "", weight: float | None = None
+    ) -> float:
         """Seconds until the waiter at `position` (0 is next) would have a slot.
 
-        `position` None: one of `share` who came now, wherever fairness would put it. From how long slots
-        were really held of late; 0 while nothing is known.
+        `position` None: one of `share` who came now, wherever fairness would put it; `weight` None: with the
+        weight that it has. From how long slots were really held of late; 0 while nothing is known.
         """
-        ahead = self._queue.ahead_of_newcomer(share, self._used()) if position is None else position
+        ahead = position
+        if ahead is None:
+            ahead = self._queue.ahead_of_newcomer(share, self._used(), weight)
         free = self._limit - len(self._leases)
         if ahead < free:
             return 0.0
@@ -197,7 +206,12 @@ class Slots:
         Held leases that have begun to answer explain one busy slot each; those that have not may or may
         not be in the count, so they explain none: a slot is freed late rather than twice.
         """
-        active = sum(lease.active for lease in self._leases if lease.state is LeaseState.HELD)
+        self._settle(busy, others_active=0, others_used=0)
+
+    def _settle(self, busy: int, *, others_active: int, others_used: int) -> None:
+        """`others_active` is how many busy slots other gateways explain, `others_used` how many they may."""
+        active = others_active + self._active()
+        self._comparison.compare(busy, used=others_used + len(self._leases), active=active)
         draining = [lease for lease in self._leases if lease.state is LeaseState.DRAINING]
         for lease in draining[max(0, busy - active) :]:
             lease.release()
@@ -213,6 +227,11 @@ class Slots:
                 lease.release()
 
     @property
+    def reports(self) -> ReportStatistics:
+        """What the upstream's own reports said, and how often they disagreed with our count."""
+        return self._comparison.statistics()
+
+    @property
     def draining(self) -> int:
         return sum(lease.state is LeaseState.DRAINING for lease in self._leases)
 
@@ -220,6 +239,21 @@ class Slots:
         draining = self.draining
         used = len(self._leases)
         return SlotStatistics(self._limit, used - draining, draining, self._limit - used, len(self._queue))
+
+    @property
+    def _full(self) -> bool:
+        return len(self._queue) >= self._queue_limit
+
+    def _make_room(self, share: str, weight: float) -> None:
+        """The place of whoever gives way to a newcomer of `share`. Raises QueueFullError if nobody does."""
+        loser = self._queue.newest_of_longest(than=share, weight=weight)
+        if loser is None:
+            raise QueueFullError
+        self._left(loser)
+        loser._displace()
+
+    def _active(self) -> int:
+        return sum(lease.active for lease in self._leases if lease.state is LeaseState.HELD)
 
     def _used(self) -> Counter[str]:
         return Counter(lease.share for lease in self._leases)
@@ -250,6 +284,7 @@ class Slots:
                     return
                 lease = Lease(self, ticket.owner, ticket.share, self._clock())
                 self._leases.add(lease)
+                self._comparison.used(len(self._leases))
                 ticket._grant(lease)
         finally:
             self._granting = False

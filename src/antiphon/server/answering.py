@@ -11,7 +11,10 @@ from functools import partial
 
 from antiphon.config import Limits
 from antiphon.core.answer import Answer
+from antiphon.core.passage import Passage
+from antiphon.core.relay import Relay
 from antiphon.core.seal import Sealer
+from antiphon.core.surfaces.openai.request import RelayRequest
 from antiphon.core.translation import Translation
 from antiphon.server.plan import Plan
 
@@ -25,9 +28,25 @@ class Answering:
 
     def answer(self, plan: Plan, request_id: str, message_id: str, counts: Counter[str]) -> Answer:
         """A fresh one. `counts` is told what had to be mended."""
-        limits, quirks = self._limits, plan.target.quirks
+        limits, quirks, request = self._limits, plan.target.quirks, plan.chat
+        if isinstance(request, RelayRequest):
+            return Relay(request, counts=counts)
+        if quirks.speaks == "messages":
+            return Passage(
+                request,
+                model=plan.model,
+                message_id=message_id,
+                request_id=request_id,
+                streaming=plan.streaming,
+                entropy=os.urandom,
+                counts=counts,
+                max_frame=limits.max_frame,
+                max_body=limits.max_fold,
+                max_held=limits.max_held,
+                max_fold=limits.max_fold,
+            )
         return Translation(
-            plan.chat,
+            request,
             model=plan.model,
             message_id=message_id,
             request_id=request_id,

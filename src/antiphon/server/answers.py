@@ -12,6 +12,7 @@ from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
 
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 EVENT_STREAM: Headers = [
@@ -46,6 +47,16 @@ def error_frame(fault: Fault, request_id: str) -> bytes:
     return b"event: error\ndata: %b\n\n" % error_body(fault, request_id)
 
 
+def fault_headers(fault: Fault, request_id: str, extra: tuple[tuple[bytes, bytes], ...] = ()) -> Headers:
+    """What an error answer carries: its id, and what tells SDKs whether and when to come back."""
+    headers = [(b"request-id", request_id.encode()), *extra]
+    if fault.retry_after is not None:
+        headers.append((b"retry-after", fault.retry_after.encode("ascii", "replace")))
+    if fault.should_retry is not None:
+        headers.append((b"x-should-retry", b"true" if fault.should_retry else b"false"))
+    return headers
+
+
 async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """A whole JSON answer."""
     fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -54,17 +65,8 @@ async def respond(send: Send, status: int, body: bytes, headers: Headers) -> Non
 
 
 async def respond_fault(
-    send: Send,
-    fault: Fault,
-    request_id: str,
-    extra: tuple[tuple[bytes, bytes], ...] = (),
-    *,
-    error_body: Callable[[Fault, str], bytes] = error_body,
+    send: Send, fault: Fault, request_id: str, extra: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    """An error answer, with what tells SDKs whether and when to come back; in Anthropic's shape by default."""
-    headers = [(b"request-id", request_id.encode()), *extra]
-    if fault.retry_after is not None:
-        headers.append((b"retry-after", fault.retry_after.encode("ascii", "replace")))
-    if fault.should_retry is not None:
-        headers.append((b"x-should-retry", b"true" if fault.should_retry else b"false"))
+    """An error answer in Anthropic's shape, where no surface is known yet."""
+    headers = fault_headers(fault, request_id, extra)
     await respond(send, fault.status, error_body(fault, request_id), headers)

@@ -56,6 +56,9 @@ class AsgiLink:
             if self.listener is not None:
                 self.listener.on_client_paused()
 
+    def cut(self) -> None:
+        """What is buffered still goes out; the response is left without its end."""
+
     def abort(self) -> None:
         """ASGI knows no abort: what is buffered is dropped, and the response is left without its end."""
         self._buffer.clear()

@@ -19,14 +19,15 @@ from typing import Protocol, TypeVarTuple
 from antiphon.config import Limits
 from antiphon.core import own_faults
 from antiphon.core.answer import Answer
+from antiphon.core.dialects.chat_request import ChatRequest
 from antiphon.core.failover import Lost, judge, seconds_to_wait
-from antiphon.core.faults import fault_of_response
 from antiphon.core.parts import Fault
 from antiphon.server.admission import Lease
 from antiphon.server.exchange_terms import Phase
 from antiphon.server.exchange_time import ExchangeTime
 from antiphon.server.health import Attempt as Trial
 from antiphon.server.plan import Plan
+from antiphon.server.prefixes import PrefixIndex
 from antiphon.server.seats import Place
 from antiphon.server.upstream import Call, Failure
 
@@ -70,10 +71,10 @@ class Attempt:
     """See the module. It is the listener of its call (server.upstream.Listener)."""
 
     __slots__ = (
+        "_belief",
         "_call",
         "_clock",
         "_counting",
-        "_digest",
         "_error_body",
         "_error_head",
         "_lease",
@@ -81,6 +82,7 @@ class Attempt:
         "_live",
         "_owner",
         "_plan",
+        "_prefixes",
         "_time",
         "_trial",
         "answer",
@@ -101,6 +103,9 @@ class Attempt:
         time: ExchangeTime,
         limits: Limits,
         clock: Callable[[], float],
+        prefixes: PrefixIndex,
+        session: str,
+        headers: tuple[tuple[str, str], ...],
     ) -> None:
         self._owner = owner
         self._plan = plan
@@ -110,7 +115,6 @@ class Attempt:
         self._clock = clock
         self._live = True
         self._counting: asyncio.Task[None] | None = None  # asks the upstream's tokenizer, for message_start
-        self._digest: bytes | None = None  # of the conversation, for what its next turn will count
         self._error_head: tuple[int, dict[str, str]] | None = None
         self._error_body = b""
         self.answer = answer
@@ -119,7 +123,12 @@ class Attempt:
         self.status: int | None = None  # of the upstream's answer
         self.failure: Failure | None = None  # of its connection
         self._trial: Trial = place.upstream.health.began(clock())
-        self._call: Call | None = place.upstream.pool.post(plan.path, plan.chat.body, self)
+        self._prefixes = prefixes
+        # From here on its prompt is on its way into that cache.
+        self._belief = prefixes.learn(place.key, plan.chain, session)
+        self._call: Call | None = place.upstream.pool.post(
+            plan.path, plan.chat.body, self, accept=plan.accept, headers=headers
+        )
 
     # --- what the upstream says (server.upstream.Listener) ---
 
@@ -127,13 +136,13 @@ class Attempt:
     def on_open(self) -> None:
         self._owner.enter(Phase.WAITING)
         self.sent = self._time.silent_since
-        if self._counting is None:
-            upstream, chat = self.place.upstream, self._plan.chat
-            self._digest, known = upstream.prefix_counts.guess(chat.body)
+        if self._counting is None and isinstance(self._plan.chat, ChatRequest):
+            upstream, plan = self.place.upstream, self._plan
+            known = upstream.prefix_counts.guess(plan.sends, plan.chain)
             if known is not None:
                 self.answer.guess_input(known)
             # Beside the request, never before it: the first token does not wait for a count.
-            self._counting = upstream.counter.tell(chat.body, self.answer.count_input)
+            self._counting = upstream.counter.tell(plan.chat.body, self.answer.count_input)
 
     @guarded
     def on_head(self, status: int, headers: dict[str, str]) -> None:
@@ -184,7 +193,7 @@ class Attempt:
             return
         if self._error_head is not None:
             status, headers = self._error_head
-            self.answer.refuse(fault_of_response(status, headers, self._error_body))
+            self.answer.refuse_response(status, headers, self._error_body)
         else:
             self.answer.end(fault)
         self._owner.received()
@@ -205,10 +214,14 @@ class Attempt:
 
     def learn(self) -> None:
         """What this conversation counted is where its next turn begins."""
-        usage = self.answer.usage
-        if "input" not in usage.estimated:
-            cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-            self.place.upstream.prefix_counts.learn(self._digest, usage.input_tokens + cached)
+        usage, plan = self.answer.usage, self._plan
+        if "input" in usage.estimated:
+            return
+        read = usage.cache_read_input_tokens
+        total = usage.input_tokens + (read or 0) + (usage.cache_creation_input_tokens or 0)
+        self.place.upstream.prefix_counts.learn(plan.sends, plan.chain, total)
+        if read is not None:
+            self._prefixes.observed(self.place.key, plan.chain, self._belief, read, total)
 
     def pause(self) -> bool:
         """Stop reading. False: there is nothing to read from any more."""

@@ -6,22 +6,21 @@ server.fleet's.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 
 import aiohttp
 
-from antiphon.config import Coordination, Limits, UpstreamSettings
+from antiphon.config import Coordination, Limits, Settings, UpstreamSettings
 from antiphon.core.dialects.quirks import by_name
 from antiphon.core.parts import Fault
 from antiphon.local import slots_busy
-from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
+from antiphon.server.catalog import Model, with_aliases
 from antiphon.server.coordination import open_coordinator
 from antiphon.server.embedded import LOCAL_MODEL, LocalView, Servers
+from antiphon.server.prefixes import PrefixIndex
 from antiphon.server.routing import ANY, Route, RouteTable, Target
-from antiphon.server.upstream_dial import parse_base_url
-from antiphon.server.upstreams import BusyReport, Sharing, Upstream, quirks_of
+from antiphon.server.upstreams import Sharing, Upstream
 
 SIMULATED_MODEL = "reasoning"
 SIMULATED_SLOTS = 8
@@ -79,6 +78,7 @@ class EmbeddedBackend:
         self._stack = contextlib.AsyncExitStack()
         self._ready = False  # llama.cpp, when we last looked
         self.upstreams: dict[str, Upstream] = {}
+        self.prefixes = PrefixIndex()
 
     @property
     def table(self) -> RouteTable:
@@ -161,6 +161,9 @@ class EmbeddedBackend:
         """See `Upstream.expire`. About once a second."""
         for upstream in self.upstreams.values():
             upstream.expire(now)
+
+    def apply(self, settings: Settings) -> None:
+        """Nothing of a configuration is about the embedded ones."""
 
     async def aclose(self) -> None:
         await self._stack.aclose()

@@ -19,6 +19,8 @@ from typing import Any
 import aiohttp
 from msgspec import Struct
 
+from antiphon.core.dialects.address import below, key_headers
+from antiphon.core.dialects.quirk_facts import Auth
 from antiphon.server.routing import ALIAS
 
 KEPT = 30.0  # seconds
@@ -36,11 +38,10 @@ class Model(Struct, frozen=True):
 
 
 async def ask_upstream(
-    session: aiohttp.ClientSession, base_url: str, api_key: str | None
+    session: aiohttp.ClientSession, base_url: str, api_key: str | None, auth: Auth = "bearer"
 ) -> list[Model] | None:
     """An OpenAI-style server's own list, None if it gives none now."""
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    url = f"{base_url.rstrip('/')}/models"
+    headers, url = key_headers(auth, api_key), below(base_url, "/models")
     try:
         async with session.get(
             url, headers=headers, timeout=aiohttp.ClientTimeout(total=TIME_LIMIT), allow_redirects=False

@@ -1,17 +1,20 @@
 """What a request's headers tell of its client: who waits together, how urgent it is, how long it waits.
 
 Pure. Nothing here is trusted for more than an order in the queue, and no header's value is kept or shown:
-shares are digests.
+shares are digests, or names of keys.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from antiphon.core.dialects.address import API_VERSION
 from antiphon.core.dialects.chat_request import ChatRequest
+from antiphon.core.surfaces.openai.request import RelayRequest
 from antiphon.server.exchange_terms import CLIENT_TIMEOUT
 from antiphon.server.fairness import Priority
 
@@ -19,15 +22,19 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 _KEYS = (b"x-api-key", b"authorization")
 _SESSION = b"x-claude-code-session-id"
+_PLAIN = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._,; -]{0,998}[A-Za-z0-9]|[A-Za-z0-9]")
 _PRIORITIES = {b"interactive": Priority.INTERACTIVE, b"background": Priority.BACKGROUND}
 _LONGEST_PATIENCE = 24 * 3600.0
 
 
-def share(scope: Any) -> str:
-    """Who waits together: a Claude Code session, else a key, else an address. Twelve hexadecimal digits.
+def share(scope: Any, key: str | None = None) -> str:
+    """Who waits together: everybody with the gateway's key of this name.
 
-    While the gateway has no keys of its own, a key is whatever the client sends; the session says more.
+    While the gateway has no keys of its own: a Claude Code session, else whatever the client sends as a key
+    (the session says more), else an address; as twelve hexadecimal digits.
     """
+    if key is not None:
+        return key
     headers = dict(scope["headers"])
     session = headers.get(_SESSION)
     if session:
@@ -39,12 +46,41 @@ def share(scope: Any) -> str:
     return _digest(b"address", str(client[0]).encode()) if client else ""
 
 
-def priority(headers: Headers, chat: ChatRequest) -> Priority:
-    """What `antiphon-priority` asks for; without it, or with an unknown word, what the request is like."""
+def priority(
+    headers: Headers, chat: ChatRequest | RelayRequest, highest: Priority = Priority.INTERACTIVE
+) -> Priority:
+    """What `antiphon-priority` asks for; without it, or with an unknown word, what the request is like.
+
+    Never more than `highest`, which is what its key may ask for.
+    """
+    wanted = Priority.BACKGROUND if chat.side_request else Priority.INTERACTIVE
     for name, value in headers:
         if name == b"antiphon-priority" and value.strip().lower() in _PRIORITIES:
-            return _PRIORITIES[value.strip().lower()]
-    return Priority.BACKGROUND if chat.side_request else Priority.INTERACTIVE
+            wanted = _PRIORITIES[value.strip().lower()]
+            break
+    return max(wanted, highest)  # the smaller goes first
+
+
+def session(headers: Headers) -> str:
+    """Stands for the client's session, if it names one; "" if not."""
+    for name, value in headers:
+        if name == _SESSION and value:
+            return _digest(b"session", value)
+    return ""
+
+
+def api_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """What a server that speaks Messages itself must hear of the client's headers: version and betas."""
+    version, betas = API_VERSION, []
+    for name, value in headers:
+        if not _PLAIN.fullmatch(value):
+            continue
+        if name == b"anthropic-version":
+            version = value.decode("ascii")
+        elif name == b"anthropic-beta":
+            betas.append(value.decode("ascii"))
+    beta = [("anthropic-beta", ",".join(betas))] if betas else []
+    return ("anthropic-version", version), *beta
 
 
 def patience(headers: Headers) -> float:

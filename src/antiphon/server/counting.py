@@ -13,17 +13,22 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import msgspec
 from msgspec import Raw
 
+from antiphon.core.dialects.address import API_VERSION, below, key_header
 from antiphon.core.dialects.chat_request import tokens_of_bytes
+from antiphon.core.dialects.messages_request import count_body
+from antiphon.core.dialects.quirk_facts import Auth, TokenRoute
+from antiphon.core.recognise import root_url
+from antiphon.server.prefixes import Chain
 
 KEPT = 512  # counts
 TIME_LIMIT = 2.0  # seconds for a client that asks
-LARGEST = 1024 * 1024  # bytes of a body that is hashed beside streams: more would hold up the loop
+LARGEST = 1024 * 1024  # bytes of a body that is read again beside streams: more would hold up the loop
 _LONG_TAIL = 64 * 1024  # bytes that a known prefix may leave over
 IN_STREAM_LIMIT = 0.2  # seconds for `message_start`: the first token is worth more
 
@@ -36,65 +41,44 @@ _COUNTED = (
     "continue_final_message",
 )
 _read = msgspec.json.Decoder(dict[str, Raw]).decode
-_read_list = msgspec.json.Decoder(list[Raw]).decode
-_ABSENT = Raw(b"null")
 
 
 class PrefixCounts:
     """What earlier turns of conversations counted: a turn's prompt begins with the whole of the last one's.
 
     Learns from what upstreams report; a request that goes on with a known conversation then starts with
-    that count and an estimate of only what is new.
+    that count and an estimate of only what is new. Of one upstream, whose models count differently.
     """
 
     def __init__(self, kept: int = 2048) -> None:
         self._kept = kept
-        self._known: OrderedDict[bytes, int] = OrderedDict()
+        self._known: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
-    def learn(self, digest: bytes | None, tokens: int) -> None:
-        """The upstream counted `tokens` for the body that `guess` gave this digest."""
-        if digest is None:
+    def learn(self, model: str, chain: Chain, tokens: int) -> None:
+        """The upstream counted `tokens` for the prompt with this chain (`prefixes.prefix_chain`)."""
+        if not chain:
             return
-        self._known[digest] = tokens
-        self._known.move_to_end(digest)
+        key = (model, chain[-1].digest)
+        self._known[key] = tokens
+        self._known.move_to_end(key)
         if len(self._known) > self._kept:
             self._known.popitem(last=False)
 
-    def guess(self, chat_body: bytes) -> tuple[bytes | None, int | None]:
-        """The body's digest, to `learn` by, and its tokens.
-
-        Tokens are those of the longest known prefix and an estimate of the rest; None if nothing of it is
-        known. The digest is None for a body that is too large to hash here.
-        """
-        if len(chat_body) > LARGEST:
-            return None, None
-        prefixes = _prefixes(chat_body)
-        whole, length = prefixes[-1]
-        for digest, size in reversed(prefixes):
-            if length - size > _LONG_TAIL:
-                break  # most of it is new (an image, perhaps): the request's own estimate knows better
-            if digest in self._known:
-                self._known.move_to_end(digest)
-                return whole, self._known[digest] + tokens_of_bytes(length - size)
-        return whole, None
+    def guess(self, model: str, chain: Chain) -> int | None:
+        """Tokens of the longest known prefix and an estimate of the rest; None if nothing of it is known."""
+        for prefix in reversed(chain):
+            new = chain[-1].size - prefix.size
+            if new > _LONG_TAIL:
+                break  # most of it is new: the request's own estimate knows better
+            key = (model, prefix.digest)
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key] + tokens_of_bytes(new)
+        return None
 
 
-def _prefixes(chat_body: bytes) -> list[tuple[bytes, int]]:
-    """(digest, bytes) of model and tools, then of each longer part of the conversation."""
-    members = _read(chat_body)
-    digest = hashlib.sha256()
-    size = 0
-    for name in ("model", "tools"):
-        piece = bytes(members.get(name, _ABSENT))
-        digest.update(b"%d\0%b" % (len(piece), piece))
-        size += len(piece)
-    found = [(digest.digest(), size)]
-    for message in _read_list(members["messages"]):
-        piece = bytes(message)
-        digest.update(b"%d\0%b" % (len(piece), piece))
-        size += len(piece)
-        found.append((digest.digest(), size))
-    return found
+def _chat_question(chat_body: bytes) -> bytes:
+    return msgspec.json.encode({name: value for name, value in _read(chat_body).items() if name in _COUNTED})
 
 
 class TokenCounter:
@@ -102,19 +86,23 @@ class TokenCounter:
 
     def __init__(
         self,
-        route: Literal["none", "tokenize", "input_tokens"],
+        route: TokenRoute,
         base_url: str,
         session: aiohttp.ClientSession | None,
         api_key: str | None = None,
+        auth: Auth = "bearer",
     ) -> None:
-        base = base_url.rstrip("/")
         self._url = {
             "none": "",
-            "tokenize": f"{base.removesuffix('/v1')}/tokenize",
-            "input_tokens": f"{base}/chat/completions/input_tokens",
+            "tokenize": f"{root_url(base_url)}/tokenize",
+            "input_tokens": below(base_url, "/chat/completions/input_tokens"),
+            "count_tokens": below(base_url, "/messages/count_tokens"),
         }[route]
+        self._native = route == "count_tokens"
         self._session = session
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = dict([key_header(auth, api_key)]) if api_key else {}
+        if self._native:
+            self._headers["anthropic-version"] = API_VERSION
         self._known: OrderedDict[bytes, int] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -126,8 +114,7 @@ class TokenCounter:
         """Tokens of a Chat Completions request body, None if the upstream does not say within `limit` s."""
         if not self.available:
             return None
-        asked = {name: value for name, value in _read(chat_body).items() if name in _COUNTED}
-        question = msgspec.json.encode(asked)
+        question = count_body(chat_body) if self._native else _chat_question(chat_body)
         key = hashlib.sha256(question).digest()
         if key in self._known:
             self._known.move_to_end(key)

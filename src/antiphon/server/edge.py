@@ -87,6 +87,11 @@ class EdgeProtocol(HttpToolsProtocol):
             frames = b"%x\r\n%b\r\n" % (len(frames), frames)
         self.transport.write(frames)
 
+    def cut(self) -> None:
+        """Close behind what was written, without the end of the body: what came must not look whole."""
+        self._disconnect_cycle()
+        self.transport.close()
+
     def abort(self) -> None:
         """Drop the client at once, with what it has not read."""
         self._disconnect_cycle()

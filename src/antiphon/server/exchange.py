@@ -20,12 +20,13 @@ from functools import wraps
 from typing import TypeVarTuple
 
 import structlog
+from msgspec import structs
 
 from antiphon.config import Limits
 from antiphon.core import own_faults
 from antiphon.core.answer import Answer
 from antiphon.core.failover import judge
-from antiphon.core.parts import Fault
+from antiphon.core.parts import Fault, MessageUsage
 from antiphon.observe.log import log_bug
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import Lease
@@ -41,6 +42,8 @@ from antiphon.server.retries import Retries
 from antiphon.server.seats import Place, Seats
 
 log = structlog.get_logger("antiphon.exchange")
+
+_LOYAL = 30.0  # seconds for which it waits where its prompt is warm, while no slot is free elsewhere
 
 A = TypeVarTuple("A")
 
@@ -120,6 +123,8 @@ class Exchange:
         self._time = ExchangeTime(limits, now)
         self.record = ExchangeRecord(
             request_id=job.request_id,
+            surface=job.surface.name,
+            key=job.key,
             model=job.plan.model,
             upstream=job.plan.target.upstream,
             streaming=job.plan.streaming,
@@ -176,6 +181,12 @@ class Exchange:
         self._news.set()
 
     @property
+    def charged(self) -> MessageUsage | None:
+        """What its key has used up; None: no upstream has worked for it."""
+        worked = self.answer.begun or (self.record.sent is not None and self.cause in CLIENT_IS_GONE)
+        return self.answer.usage if worked else None
+
+    @property
     def output_tokens(self) -> int:
         """Generated so far: reported, or estimated while nothing was reported; 0 before the first token."""
         return self.answer.usage.output_tokens if self.answer.begun else 0
@@ -185,6 +196,7 @@ class Exchange:
         record = self.record
         waited = ((record.granted or self._clock()) - record.began) * 1000
         headers = answer_headers(self.job.request_id, self._plan.chat.degraded)
+        headers += [*self.job.headers, *self.job.surface.id_headers(self.job.request_id)]
         if record.granted is not None or len(self._plan.route.targets) == 1:
             headers.append((b"antiphon-upstream", record.upstream.encode()))
         headers.append((b"antiphon-queue-ms", b"%d" % waited))
@@ -213,7 +225,7 @@ class Exchange:
             priority=job.priority,
             weight=job.weight,
         )
-        seats.ask()
+        seats.ask(everywhere=not self._chooser.stays(self._plan, places[0]))
 
     def _expected_wait(self) -> int:
         """Whole seconds after which it may be worth to come back."""
@@ -242,12 +254,13 @@ class Exchange:
         if self.cause is not None:
             lease.release()
             return
+        self._seat = (place, lease)
         if not self._chooser.admits(self._plan, place, self._retries.failed):
             # It fell ill while we waited, and its slots are free because everybody fails there at once.
+            self._seat = None
             lease.release()
             self._begin()
             return
-        self._seat = (place, lease)
         self.record.granted = self._clock()
         self.record.upstream = place.upstream.name
         if place.target.reads_as(self._plan.target):
@@ -269,6 +282,9 @@ class Exchange:
             time=self._time,
             limits=self._limits,
             clock=self._clock,
+            prefixes=self._chooser.prefixes,
+            session=self._chooser.session,
+            headers=self.job.forwarded if self._plan.target.quirks.speaks == "messages" else (),
         )
         self._seat = None
 
@@ -285,7 +301,8 @@ class Exchange:
         if isinstance(planned, Fault):
             self._refuse(planned)
             return
-        self._plan = planned
+        # The chain stays the request's own: choosing and learning must not depend on how it is written.
+        self._plan = structs.replace(planned, chain=self._plan.chain)
         self.record.degraded, self.record.ignored = planned.chat.degraded, planned.chat.ignored
         self._renew()
         if self._seat is None:
@@ -415,7 +432,7 @@ class Exchange:
                 self.phase,
                 self.record,
                 self.answer,
-                reports_usage=self._plan.target.quirks.stream_usage != "none",
+                reports_usage=self._plan.asks_usage,
                 expected_wait=self._expected_wait,
             )
             if fault is not None:
@@ -423,7 +440,10 @@ class Exchange:
             else:
                 if self._seats is not None:
                     self._seats.offer(self._chooser.places(self._plan, self._retries.failed))
-                    self._seats.widen()
+                    if now - self.record.began > _LOYAL:
+                        self._seats.widen()
+                    else:
+                        self._seats.spread()
                 self._client.keep_alive(now, self.record.began)
 
     def _overdue(self, fault: Fault) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
-from antiphon.server.answers import Send, respond, respond_fault
+from antiphon.server.answers import Send, respond
 from antiphon.server.exchange_terms import CLIENT_IS_GONE, ClientLink
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class ClientSide:
             self.say_bug()
         elif not self.told:  # it ended while the client lagged behind, or before it had its status
             self.write(link)
-        if exchange.answer.broken:
-            link.abort()
+        if exchange.answer.broken or (exchange.bug is not None and not exchange.job.surface.ends_with_error):
+            link.cut()
         else:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -88,16 +88,30 @@ class ClientSide:
         exchange = self._exchange
         body = exchange.answer.message()
         if body is None:
-            await self._refuse(send, exchange.answer.fault or own_faults.internal(exchange.job.request_id))
+            await self._refuse_answer(send)
             return
         await respond(send, 200, body, exchange.headers())
         self.sent_status = 200
 
+    async def _refuse_answer(self, send: Send) -> None:
+        """Say why there is no answer: in its own words, if it has any."""
+        exchange = self._exchange
+        fault = exchange.answer.fault or own_faults.internal(exchange.job.request_id)
+        said = exchange.answer.refusal(fault)
+        if said is None:
+            await self._refuse(send, fault)
+            return
+        exchange.record.error = fault.kind
+        length = (b"content-length", b"%d" % len(said.body))
+        headers = [length, *said.headers, *exchange.headers()]
+        await send({"type": "http.response.start", "status": said.status, "headers": headers})
+        await send({"type": "http.response.body", "body": said.body, "more_body": False})
+        self.sent_status = said.status
+
     async def _refuse(self, send: Send, fault: Fault) -> None:
         job = self._exchange.job
         self._exchange.record.error = fault.kind
-        await respond_fault(send, fault, job.request_id, error_body=job.surface.error_body)
-        self.sent_status = fault.status
+        self.sent_status = await job.surface.respond(send, fault, job.request_id, job.headers)
 
     # --- from callbacks ---
 
@@ -126,7 +140,11 @@ class ClientSide:
         if exchange.bug is None or link is None or not self.started or self.told or self.gone:
             return
         self.told = True
-        link.write(exchange.job.surface.error_frame(exchange.bug, exchange.job.request_id))
+        words = exchange.answer.last_words(exchange.bug)
+        if words is None:
+            words = exchange.job.surface.error_frame(exchange.bug, exchange.job.request_id)
+        if words:
+            link.write(words)
 
     def keep_alive(self, now: float, began: float) -> None:
         """A promise to a client that has waited long enough, then pings. `began`: when its request came."""

@@ -75,6 +75,7 @@ class ClientLink(Protocol):
     def paused(self) -> bool: ...
     def begin(self) -> None: ...
     def write(self, frames: bytes) -> None: ...
+    def cut(self) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -91,5 +92,8 @@ class Job(Struct, frozen=True):
     replan: Callable[[Aim], Awaitable[Plan | Fault]]
     share: str = ""
     weight: float = 1.0
+    key: str = ""  # the name of the client's key
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # of whatever is answered
+    forwarded: tuple[tuple[str, str], ...] = ()  # the client's, for servers that speak Messages themselves
     priority: Priority = Priority.INTERACTIVE
     patience: float = CLIENT_TIMEOUT

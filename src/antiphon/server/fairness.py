@@ -6,6 +6,7 @@ equals, to the one that was served longest ago. Inside a share, interactive requ
 ones, and each kind in order of arrival.
 
     queue = FairQueue()
+    queue.weigh("key-a", 2.0)
     queue.push(ticket, share="key-a", priority=Priority.INTERACTIVE)
     queue.pop(used={"key-a": 3, "key-b": 0})   -> the next ticket, or None
     queue.remove(ticket)                       -> left the queue: costs nothing, wakes nobody
@@ -13,10 +14,11 @@ ones, and each kind in order of arrival.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -35,17 +37,62 @@ class _Place(Struct, frozen=True):
     priority: Priority
 
 
-class FairQueue(Generic[T]):
-    """`weights` of shares that are not 1; a share of weight 2 gets twice the slots of one of weight 1."""
+class _Line(NamedTuple):
+    """A share's line in numbers: slots in use, weight, how many wait; `rank`: who is first among equals."""
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        self._weights = dict(weights or {})
+    used: int
+    weight: float
+    waits: int
+    rank: tuple[int, int]
+
+    def load(self, served: int) -> float:
+        return (self.used + served) / self.weight
+
+    def ahead_of_the_next(self, other: _Line) -> int:
+        """How many of this line are served before one who came to the end of the other now.
+
+        Counted, not played through: it is asked for every request, and queues are long when many come.
+        """
+        # As many as have a smaller load; the one or two at its edge are compared in full.
+        reach = other.load(other.waits) * self.weight - self.used
+        ahead = min(self.waits, max(0, math.floor(reach) - 1))
+        while ahead < self.waits and self._goes_before(ahead, other, other.waits):
+            ahead += 1
+        return ahead
+
+    def _goes_before(self, mine: int, other: _Line, theirs: int) -> bool:
+        """Whether the one behind `mine` of this line is served before the one behind `theirs` there."""
+        while self.load(mine) == other.load(theirs):
+            # Equals: whose line was served longest ago, which is whose last one had been first.
+            if not mine or not theirs:
+                return self.rank < other.rank if mine == theirs else not mine
+            step = min(mine, theirs) if self.weight == other.weight else 1
+            mine, theirs = mine - step, theirs - step
+        return self.load(mine) < other.load(theirs)
+
+
+class FairQueue(Generic[T]):
+    """See the module. A share weighs 1 until `weigh` says otherwise."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, float] = {}  # of the shares that do not weigh 1
         self._lines: dict[str, dict[Priority, OrderedDict[T, None]]] = {}
         self._places: dict[T, _Place] = {}
         self._served: OrderedDict[str, None] = OrderedDict()  # shares by when they were last served
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def weigh(self, share: str, weight: float) -> None:
+        """From now on a share of weight 2 gets twice the slots of one of weight 1. `weight` is over 0."""
+        if weight == 1.0:
+            self._weights.pop(share, None)
+        else:
+            self._weights[share] = weight
+
+    def weight(self, share: str) -> float:
+        """What it weighs now."""
+        return self._weights.get(share, 1.0)
 
     def push(self, item: T, *, share: str, priority: Priority = Priority.INTERACTIVE) -> None:
         """Wait at the end of the share's line. An item waits once."""
@@ -80,39 +127,35 @@ class FairQueue(Generic[T]):
             self._served.popitem(last=False)
         return item
 
-    def ahead_of_newcomer(self, share: str, used: Mapping[str, int]) -> int:
-        """How many would be served before one of this share who came now."""
-        own = self._lines.get(share, {})
-        if len(self._lines) == 1 and own:
-            return len(self)
-        mine = sum(map(len, own.values()))
-        counted = dict(used)
-        waiting = {other: sum(map(len, lines.values())) for other, lines in self._lines.items()}
-        waiting[share] = mine + 1
-        turns = {other: turn for turn, other in enumerate(self._served)}
-        ahead = 0
-        while True:
-            next_share = min(
-                waiting,
-                key=lambda other: (
-                    counted.get(other, 0) / self._weights.get(other, 1.0),
-                    turns.get(other, -1),
-                ),
-            )
-            if next_share == share and waiting[share] == 1:
-                return ahead
-            ahead += 1
-            counted[next_share] = counted.get(next_share, 0) + 1
-            turns[next_share] = len(self._served) + ahead
-            waiting[next_share] -= 1
-            if not waiting[next_share]:
-                del waiting[next_share]
+    def ahead_of_newcomer(self, share: str, used: Mapping[str, int], weight: float | None = None) -> int:
+        """How many would be served before one of this share who came now.
 
-    def newest_of_longest(self, *, than: str) -> T | None:
-        """The last to come of the share that waits most, if it waits for more than share `than` would."""
-        sizes = {share: sum(map(len, lines.values())) for share, lines in self._lines.items()}
-        longest = max(sizes, key=lambda share: sizes[share] / self._weights.get(share, 1.0), default=None)
-        if longest is None or longest == than or sizes[longest] <= sizes.get(than, 0) + 1:
+        `weight` is what the newcomer's share would weigh from then on; None: what it weighs now.
+        """
+        weights = self._weights if weight is None else {**self._weights, share: weight}
+        turns = {other: turn for turn, other in enumerate(self._served)}
+        order = {other: place for place, other in enumerate(self._lines)}
+
+        def line_of(name: str, waits: int) -> _Line:
+            rank = (turns.get(name, -1), order.get(name, len(order)))
+            return _Line(used.get(name, 0), weights.get(name, 1.0), waits, rank)
+
+        mine = line_of(share, self._size(share))
+        others = (line_of(other, self._size(other)) for other in self._lines if other != share)
+        return mine.waits + sum(other.ahead_of_the_next(mine) for other in others)
+
+    def newest_of_longest(self, *, than: str, weight: float | None = None) -> T | None:
+        """The last to come of the share that waits most for its weight, if it is longer than `than` would be.
+
+        `weight` is what share `than` would weigh from now on; None: what it weighs now.
+        """
+        weights = self._weights if weight is None else {**self._weights, than: weight}
+        sizes = {share: self._size(share) for share in self._lines}
+        loads = {share: size / weights.get(share, 1.0) for share, size in sizes.items()}
+        longest = max(loads, key=lambda share: loads[share], default=None)
+        if longest is None or longest == than:
+            return None
+        if loads[longest] <= (sizes.get(than, 0) + 1) / weights.get(than, 1.0):
             return None
         lines = self._lines[longest]
         line = next(lines[priority] for priority in sorted(lines, reverse=True) if lines[priority])
@@ -120,7 +163,8 @@ class FairQueue(Generic[T]):
 
     def in_order(self, used: Mapping[str, int]) -> list[T]:
         """Everybody who waits, in the order in which they would be served if nothing else came or ended."""
-        copy: FairQueue[T] = FairQueue(self._weights)
+        copy: FairQueue[T] = FairQueue()
+        copy._weights = self._weights
         copy._lines = {
             share: {priority: OrderedDict(line) for priority, line in lines.items()}
             for share, lines in self._lines.items()
@@ -136,6 +180,9 @@ class FairQueue(Generic[T]):
                 return order
             counted[share] = counted.get(share, 0) + 1
             order.append(item)
+
+    def _size(self, share: str) -> int:
+        return sum(map(len, self._lines.get(share, {}).values()))
 
     def _next_share(self, used: Mapping[str, int]) -> str | None:
         if not self._lines:

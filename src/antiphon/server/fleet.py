@@ -19,10 +19,12 @@ from typing import Any
 import aiohttp
 import structlog
 
-from antiphon.config import ModelSettings, Settings, UpstreamSettings
+from antiphon.config import DEFAULT_SLOTS, ModelSettings, Settings, UpstreamSettings
+from antiphon.core.dialects.address import key_headers
 from antiphon.server.backends import nobody, session_for_facts, sharing
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.health import Health, Rules
+from antiphon.server.prefixes import PrefixIndex
 from antiphon.server.probes import Prober, Watched, probe_url
 from antiphon.server.recognition import look
 from antiphon.server.routing import ANY, Route, RouteTable, Target
@@ -44,7 +46,8 @@ class _Member:
         self.catalog = Catalog(self._ask)
 
     async def _ask(self) -> list[Model] | None:
-        return await ask_upstream(self._session, self.settings.base_url, self.settings.api_key)
+        one, auth = self.settings, self.upstream.quirks.auth
+        return await ask_upstream(self._session, one.base_url, one.api_key, auth)
 
     @property
     def listed(self) -> dict[str, int | None] | None:
@@ -73,18 +76,18 @@ class Fleet:
         self._lost = lost
         self._clock = clock
         self._members: dict[str, _Member] = {}
-        self._leaving: list[Upstream] = []  # gone from the configuration, not from their streams
+        self._leaving: list[_Member] = []  # gone from the configuration, not from their streams
+        self._closing: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
         self._prober: Prober | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._table: tuple[object, RouteTable] | None = None
         self.upstreams: dict[str, Upstream] = {}
+        self.prefixes = PrefixIndex()  # what is in whose cache; longer than any configuration
         for one in settings.upstreams:
             _check(one)
-        self._sharings = {one.name: self._sharing(one) for one in settings.upstreams}
-
-    def _sharing(self, one: UpstreamSettings) -> Any:
-        return sharing(self._settings.coordination, one, self._lost)
+        # Of those that have no `Upstream` yet.
+        self._sharings = {one.name: sharing(settings.coordination, one, lost) for one in settings.upstreams}
 
     # --- what an exchange and the routes ask ---
 
@@ -156,18 +159,17 @@ class Fleet:
         await asyncio.gather(*(self._recognise(each) for each in unknown))
         # Windows and aliases are worth knowing early; nothing waits for them.
         for member in self._members.values():
-            self._spawn(member.catalog.models())
+            self._spawn(self._list(member))
 
     def _add(self, one: UpstreamSettings) -> None:
         if self._session is None:
             raise RuntimeError("the fleet has not started")
-        shared = self._sharings.pop(one.name, None) or self._sharing(one)
         rules = self._settings.health
         upstream = Upstream(
             one,
             self._settings.limits,
             session=self._session,
-            sharing=shared,
+            sharing=self._sharings.pop(one.name),
             health=Health(
                 Rules(
                     consecutive=rules.open_after, backoff=rules.backoff_first, backoff_limit=rules.backoff_max
@@ -184,7 +186,10 @@ class Fleet:
         if self._session is None:
             return
         found = await look(self._session, one.base_url, one.api_key)
-        member.upstream.adopt(found.kind if one.kind == "auto" else None, found.slots)
+        slots = found.slots
+        if slots is None and one.kind == "auto" and found.kind != member.upstream.quirks.name:
+            slots = DEFAULT_SLOTS  # what another server has told is not true of this one
+        member.upstream.adopt(found.kind, slots)
         log.info(
             "upstream_recognised",
             upstream=one.name,
@@ -193,11 +198,18 @@ class Fleet:
             slots=member.upstream.slots.statistics().slots,
         )
 
+    async def _list(self, member: _Member) -> None:
+        """Ask a new server what it lists. Who is to be recognised, and not there yet, returns later."""
+        await member.catalog.models()
+        if _asks(member.settings) and not member.catalog.told:
+            member.upstream.health.gone = True
+
     def _watched(self) -> Iterable[Watched]:
         for name, each in self._members.items():
             one, upstream = each.settings, each.upstream
-            url = probe_url(one.base_url, "models")
-            yield Watched(name, url, upstream.health, upstream.works, one.api_key)
+            url = probe_url(one.base_url, upstream.quirks.probe)
+            headers = key_headers(upstream.quirks.auth, one.api_key)
+            yield Watched(name, url, upstream.health, upstream.works, headers)
 
     def _returned(self, name: str) -> None:
         """A server that was gone is back: it may be another one now."""
@@ -206,6 +218,7 @@ class Fleet:
             return
         if _asks(member.settings):
             self._spawn(self._recognise(member))
+        self.prefixes.forget_upstream(name)
         member.catalog.forget()
         self._spawn(member.catalog.models())
 
@@ -219,47 +232,58 @@ class Fleet:
     def apply(self, settings: Settings) -> None:
         """Take over upstreams and models; running streams keep what they have.
 
-        Raises ValueError before anything has changed.
+        Raises what `Fleet` raises, before anything has changed.
         """
+        wanted = {one.name: one for one in settings.upstreams}
         for one in settings.upstreams:
             _check(one)
-        self._settings = settings
-        wanted = {one.name: one for one in settings.upstreams}
-        for name, member in list(self._members.items()):
-            new = wanted.get(name)
-            if new == member.settings:
-                continue
-            if new is not None and _same_server(new, member.settings):
-                member.settings = new
-                member.upstream.reconfigure(new)
-                if _asks(new):
-                    self._spawn(self._recognise(member))
-                continue
-            self._leaving.append(member.upstream)
-            del self._members[name], self.upstreams[name]
-        for name, one in wanted.items():
-            if name not in self._members:
-                self._add(one)
-                member = self._members[name]
-                if _asks(one):
-                    self._spawn(self._recognise(member))
-                self._spawn(member.catalog.models())
-        order = {name: self._members[name] for name in wanted}
+        new = [one for one in settings.upstreams if self._known(one) is None]
+        sharings = {one.name: sharing(settings.coordination, one, self._lost) for one in new}
+        self._settings, self._sharings, self._table = settings, sharings, None
+        members = [self._known(one) for one in settings.upstreams]
+        self._leaving = [each for each in (*self._members.values(), *self._leaving) if each not in members]
         self._members.clear()
-        self._members.update(order)
+        self.upstreams.clear()
+        for one, member in zip(wanted.values(), members, strict=True):
+            if member is None:
+                self._add(one)
+                self._spawn(self._list(self._members[one.name]))
+                if _asks(one):
+                    self._spawn(self._recognise(self._members[one.name]))
+            else:
+                self._keep(member, one)
         self.sweep()
+
+    def _known(self, one: UpstreamSettings) -> _Member | None:
+        """Who these settings are of: a server may come back while its last streams run."""
+        for member in (*self._members.values(), *self._leaving):
+            if member.settings.name == one.name and _same_server(member.settings, one):
+                return member
+        return None
+
+    def _keep(self, member: _Member, one: UpstreamSettings) -> None:
+        was, member.settings = member.settings, one
+        self._members[one.name], self.upstreams[one.name] = member, member.upstream
+        if one != was:
+            member.upstream.reconfigure(one)
+        # What it has told holds: a server that is slow to answer now is not another one.
+        if (one.kind == "auto" != was.kind) or (one.slots == "auto" != was.slots):
+            self._spawn(self._recognise(member))
 
     def sweep(self) -> None:
         """Close those that have left with their last stream. About once a second."""
-        for upstream in list(self._leaving):
-            if upstream.idle:
-                self._leaving.remove(upstream)
-                self._spawn(upstream.aclose())
+        for member in list(self._leaving):
+            if member.upstream.idle:
+                self._leaving.remove(member)
+                # Not one of `_tasks`: an end of the whole fleet must not leave it half closed.
+                task = asyncio.get_running_loop().create_task(member.upstream.aclose())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
 
     def expire(self, now: float) -> None:
         """See `Upstream.expire`; also of those that are leaving. About once a second."""
-        for upstream in (*self.upstreams.values(), *self._leaving):
-            upstream.expire(now)
+        for member in (*self._members.values(), *self._leaving):
+            member.upstream.expire(now)
         self.sweep()
 
     async def aclose(self) -> None:
@@ -268,8 +292,9 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for upstream in (*self.upstreams.values(), *self._leaving):
-            await upstream.aclose()
+        for member in (*self._members.values(), *self._leaving):
+            await member.upstream.aclose()
+        await asyncio.gather(*self._closing)
         if self._session is not None:
             await self._session.close()
 
@@ -284,7 +309,7 @@ def _check(one: UpstreamSettings) -> None:
 
 def _asks(one: UpstreamSettings) -> bool:
     """There is something that only the server can tell."""
-    return one.kind == "auto" or one.slots == "auto"
+    return one.kind in ("auto", "anthropic") or one.slots == "auto"
 
 
 def _same_server(one: UpstreamSettings, other: UpstreamSettings) -> bool:

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
 PREFIXES = ("", "/llm")
 _LONGEST_PAGE = 1000  # protocol: Messages API, GET /v1/models, `limit`
-_NO_DOOR = Identity(operator=True)
 
 
 class OrdinaryRoutes:
-    """`app` is an ASGI application; it expects `antiphon.request_id` and `antiphon.identity` in the scope."""
+    """`app` is an ASGI application; it expects `antiphon.request_id` and `antiphon.who` in the scope."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -141,8 +140,8 @@ class OrdinaryRoutes:
 
 
 def _who(request: Request) -> Identity:
-    """Who the door let in. Whoever mounts these routes without one serves this machine only."""
-    who: Identity = request.scope.get("antiphon.identity", _NO_DOOR)
+    """Who the door let in."""
+    who: Identity = request.scope["antiphon.who"]
     return who
 
 

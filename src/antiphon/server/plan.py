@@ -8,15 +8,18 @@ Pure, and picklable from end to end: where a body is planned is server.planning'
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 from msgspec import Struct, structs
 
+from antiphon.core.dialects import messages_request
 from antiphon.core.dialects.chat_request import ChatRequest, encode
 from antiphon.core.dialects.documents import ReadPdf, may_hold_documents, open_documents
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError, parse
+from antiphon.core.surfaces.openai.request import RelayRequest
+from antiphon.core.surfaces.openai.request import parse as parse_relay
+from antiphon.server.prefixes import Chain, prefix_chain
 from antiphon.server.routing import NoRouteError, Route, RouteTable, Target, check_fit
 
 # What a clamped answer always gets, should the estimate of the prompt be far too high.
@@ -37,10 +40,22 @@ class Plan(Struct, frozen=True):
     streaming: bool
     route: Route
     target: Target
-    chat: ChatRequest
+    chat: ChatRequest | RelayRequest
     answers_itself: bool = False
-    carries: Literal["chat"] = "chat"  # how the answer is read: see server.answering
-    path: str = "/chat/completions"
+    path: str = "/chat/completions"  # below the upstream's base URL
+    chain: Chain = ()  # of the prompt that is sent: what may be in a cache already
+
+    @property
+    def asks_usage(self) -> bool:
+        """The upstream will tell what it used."""
+        if isinstance(self.chat, RelayRequest):
+            return self.chat.asks_usage
+        return self.target.quirks.stream_usage != "none"
+
+    @property
+    def accept(self) -> str:
+        """The media type to ask the upstream for."""
+        return self.chat.accept if isinstance(self.chat, RelayRequest) else "text/event-stream"
 
     @property
     def sends(self) -> str:
@@ -102,6 +117,8 @@ class Planner(Struct, frozen=True):
         route = self.table.find(name)
         target = wanted or route.targets[0]
         quirks = target.quirks
+        if quirks.speaks == "messages":
+            return self._pass_on(request, body, name, counting, route, target)
         if read_pdf is not None and may_hold_documents(body):
             request = open_documents(request, read_pdf, images=quirks.images != "none")
         sends = target.sends or request.model
@@ -111,6 +128,7 @@ class Planner(Struct, frozen=True):
             model=sends,
             unseal=partial(self.sealer.open, quirks.name, sends),
             pseudonym=self.sealer.pseudonym,
+            overrides=route.overrides,
         )
         chat = write(request)
         if not counting:
@@ -121,4 +139,75 @@ class Planner(Struct, frozen=True):
                 if request.max_tokens > room:
                     del chat  # a large one would stay while the next is written
                     chat = write(structs.replace(request, max_tokens=room))
-        return Plan(request.model, name, request.stream, route, target, chat, request.warms_cache_only)
+        empty = request.warms_cache_only
+        chain = () if counting else prefix_chain(chat.body)
+        return Plan(request.model, name, request.stream, route, target, chat, empty, quirks.path, chain)
+
+    def _pass_on(
+        self,
+        request: MessagesRequest,
+        body: bytes,
+        name: str,
+        counting: bool,
+        route: Route,
+        target: Target,
+    ) -> Plan:
+        """The plan for a server that speaks Messages itself. Raises RequestError, NoRouteError."""
+        write = partial(
+            messages_request.encode,
+            body,
+            model=target.sends or request.model,
+            overrides=route.overrides,
+            counting=counting,
+            keeps_unsigned_thinking=target.quirks.unsigned_thinking,
+            drops_billing_header=not target.quirks.billing_header,
+            request=request,
+        )
+        sent = write()
+        if not counting:
+            check_fit(route, sent.input_estimate)
+            if target.window is not None:
+                room = max(LEAST_ANSWER, target.window - sent.input_estimate)
+                if request.max_tokens > room:
+                    sent = write(max_tokens=room)
+        empty = request.warms_cache_only
+        chain = () if counting else prefix_chain(sent.body)
+        path = target.quirks.path
+        return Plan(request.model, name, request.stream, route, target, sent, empty, path, chain)
+
+    def relay(self, body: bytes, path: str, aim: Aim = ANYWHERE) -> Plan | Fault:
+        """What an OpenAI client asks for; it passes as it is. `path` is the upstream's, below its base URL.
+
+        Never raises for anything in the body.
+        """
+        try:
+            request = parse_relay(path, body)
+            route = self.table.find(aim.model or request.model)
+            route = structs.replace(route, targets=tuple(each for each in route.targets if _relays(each)))
+            if not route.targets:
+                return _NOT_RELAYED
+            target = aim.target or route.targets[0]
+            sent = request.sent_as(target.sends or request.model)
+        except (RequestError, NoRouteError) as refused:
+            return refused.fault
+        name = aim.model or request.model
+        return Plan(
+            request.model,
+            name,
+            request.streaming,
+            route,
+            target,
+            sent,
+            path=path,
+            chain=() if path == "/embeddings" else prefix_chain(sent.body),
+        )
+
+
+def _relays(target: Target) -> bool:
+    """Its server speaks what OpenAI clients speak."""
+    return target.quirks.speaks == "chat"
+
+
+_NOT_RELAYED = Fault(
+    "not_found_error", "this model's server speaks the Messages API only: POST /v1/messages", 404
+)

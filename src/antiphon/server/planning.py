@@ -61,6 +61,25 @@ class Planning:
             return planned
         return structs.replace(planned, chat=structs.replace(planned.chat, body=sent))
 
+    async def relay(
+        self, planner: Planner, body: list[bytes], path: str, aim: Aim = ANYWHERE
+    ) -> Plan | Fault:
+        """The same for an OpenAI client's request to `path`, which passes as it is. Cancel safe."""
+        if sum(map(len, body)) < self._heavy_body:
+            return planner.relay(b"".join(body), path, aim)
+        try:
+            planned, sent = await self._heavy.run(_relay_in_worker, body, planner, path, aim)
+        except TooHeavyError:
+            return own_faults.invalid_request("the request's body takes too long to read")
+        if isinstance(planned, Fault):
+            return planned
+        return structs.replace(planned, chat=structs.replace(planned.chat, body=sent))
+
+    def apply(self, limits: Limits, mode: PdfMode) -> None:
+        """Other settings, for what is planned from here on; the worker keeps its time and memory."""
+        self._heavy_body = limits.heavy_body
+        self._mode = mode
+
     def close(self) -> None:
         self._heavy.close()
 
@@ -69,11 +88,19 @@ def _elsewhere(path: str, data: Raw, images: bool) -> OpenedDocument:
     raise _NeedsWorkerError
 
 
+def _relay_in_worker(body: bytes, planner: Planner, path: str, aim: Aim) -> tuple[Plan | Fault, bytes]:
+    """The plan without the body that it sends, and that body."""
+    return _apart(planner.relay(body, path, aim))
+
+
+def _apart(planned: Plan | Fault) -> tuple[Plan | Fault, bytes]:
+    if isinstance(planned, Fault):
+        return planned, b""
+    return structs.replace(planned, chat=structs.replace(planned.chat, body=b"")), planned.chat.body
+
+
 def _plan_in_worker(
     body: bytes, planner: Planner, counting: bool, mode: PdfMode, aim: Aim
 ) -> tuple[Plan | Fault, bytes]:
     """The plan without the body that it sends, and that body."""
-    planned = planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode), aim)
-    if isinstance(planned, Fault):
-        return planned, b""
-    return structs.replace(planned, chat=structs.replace(planned.chat, body=b"")), planned.chat.body
+    return _apart(planner.plan(body, counting, None if mode == "refuse" else pdf.reader(mode), aim))

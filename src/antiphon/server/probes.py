@@ -29,8 +29,10 @@ import aiohttp
 import structlog
 from msgspec import Struct
 
+from antiphon.core.dialects.address import below
 from antiphon.core.failover import Trouble, row_of
 from antiphon.core.faults import fault_of_response
+from antiphon.core.recognise import root_url
 from antiphon.observe.log import log_bug
 from antiphon.server.health import Health
 
@@ -53,7 +55,7 @@ class Watched(Struct, frozen=True):
     url: str
     health: Health
     working: Callable[[], bool]
-    api_key: str | None = None
+    headers: dict[str, str] = {}  # they carry the key
 
     def __repr__(self) -> str:
         return f"Watched({self.name!r})"
@@ -65,8 +67,7 @@ def probe_url(base_url: str, route: ProbeRoute) -> str:
     llama.cpp, vLLM and SGLang have `/health` outside of `/v1`. llama.cpp's says 503 while it loads a model,
     when its list of models is already served.
     """
-    base = base_url.rstrip("/")
-    return f"{base}/models" if route == "models" else f"{base.removesuffix('/v1')}/health"
+    return below(base_url, "/models") if route == "models" else f"{root_url(base_url)}/health"
 
 
 class Prober:
@@ -171,10 +172,9 @@ class Prober:
 
     async def _ask(self, one: Watched) -> Trouble | None:
         """What is wrong, None if it answers."""
-        headers = {"authorization": f"Bearer {one.api_key}"} if one.api_key else {}
         try:
             async with self._session.get(
-                one.url, headers=headers, timeout=self._timeout, allow_redirects=False
+                one.url, headers=one.headers, timeout=self._timeout, allow_redirects=False
             ) as answer:
                 if answer.status < 500:
                     return None

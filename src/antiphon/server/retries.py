@@ -27,7 +27,7 @@ class Retries:
         self._left = settings.attempts - 1
         self._budget = budget
         self._clock = clock
-        self._names: set[str] = set()  # models that it was planned for
+        self._names: set[str] = set()  # models that it was planned for, or was to be
         self.failed: set[str] = set()  # upstreams that have failed it
 
     def after(self, verdict: Verdict, plan: Plan, *, others: bool) -> Aim | None:
@@ -45,5 +45,6 @@ class Retries:
         name: str | None = getattr(plan.route.fallbacks, why)
         if name is None or name in self._names or not self._budget.spend(self._clock()):
             return None
+        self._names.add(name)  # also if planning finds it too small and goes on from there
         self.failed.clear()  # another model's targets are asked about another model
         return Aim(model=name)

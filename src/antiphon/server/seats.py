@@ -26,6 +26,11 @@ class Place(Struct, frozen=True, eq=False):
     target: Target
     upstream: Upstream
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The cache that it stands for: an upstream, and the model there."""
+        return self.upstream.name, self.target.sends or ""
+
 
 class Seats:
     """`places` in order of preference. `refused` is called when every one of them has turned it down."""
@@ -63,24 +68,33 @@ class Seats:
         self._tickets: dict[Place, Ticket] = {}
         self.over = False  # it has a slot, or has left
 
-    def ask(self) -> None:
+    def ask(self, *, everywhere: bool = True) -> None:
         """Ask the first place, and the others too unless it has a slot free.
 
         Where slots are shared a grant takes its time: to ask everywhere would take slots from everybody
-        for the moment until all but one are given back.
+        for the moment until all but one are given back. `everywhere` false: ask the others only if the first
+        one's queue is full.
         """
         while self._places and not self.over:
             place = self._places.pop(0)
-            soon = self._places and place.upstream.slots.statistics().free > 0
+            alone = not everywhere or (self._places and place.upstream.slots.statistics().free > 0)
             self._ask_one(place)
-            if soon and place in self._tickets:
+            if alone and place in self._tickets:
                 return
         self._check()
 
+    def spread(self) -> None:
+        """Ask also those that have a slot free by now."""
+        free = [place for place in self._places if place.upstream.slots.statistics().free > 0]
+        self._places = [place for place in self._places if place not in free]
+        for place in free:
+            if not self.over:
+                self._ask_one(place)
+
     def offer(self, places: Sequence[Place]) -> None:
-        """Places that may be asked by now, among them those that were known before."""
-        known = {id(place.upstream) for place in (*self._tickets, *self._places)}
-        self._places += [place for place in places if id(place.upstream) not in known]
+        """The places that may be asked by now, among them those that were: the others may be no longer."""
+        asked = {id(place.upstream) for place in self._tickets}
+        self._places = [place for place in places if id(place.upstream) not in asked]
 
     def widen(self) -> None:
         """It takes longer than it should: ask those that were not asked yet."""
@@ -102,6 +116,7 @@ class Seats:
                 self._owner,
                 partial(self._on_granted, place),
                 share=self._share,
+                weight=self._weight,
                 priority=self._priority,
                 displaced=partial(self._on_displaced, place),
             )

@@ -24,7 +24,9 @@ from antiphon.server.app import Backend, Gateway
 from antiphon.server.backends import EmbeddedBackend
 from antiphon.server.edge import EdgeProtocol
 from antiphon.server.embedded import Servers
+from antiphon.server.entry import entry_for
 from antiphon.server.fleet import Fleet
+from antiphon.server.key_limits import KeyLimits
 
 log = structlog.get_logger("antiphon.server")
 
@@ -123,7 +125,10 @@ def gateway_for(settings: Settings, sealer: Sealer, embedded: Servers | None = N
         backend = EmbeddedBackend(settings.limits, embedded, coordination=settings.coordination, lost=lost)
     else:
         raise ValueError("an upstream is needed")
-    gateway = Gateway(settings, backend, sealer=sealer)
+    where = None if settings.coordination is None else settings.coordination.where
+    gateway = Gateway(
+        settings, backend, sealer=sealer, entry=entry_for(settings), key_limits=KeyLimits(where)
+    )
     return gateway
 
 

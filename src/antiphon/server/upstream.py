@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antiphon import __version__
+from antiphon.core.dialects.address import key_header
+from antiphon.core.dialects.quirk_facts import Auth
 from antiphon.server.upstream_dial import DialError, dial, header_value, parse_base_url, tls_context
 from antiphon.server.upstream_http import Connection, State
 from antiphon.server.upstream_listener import Failure, FailureKind, Listener, report
@@ -52,6 +54,7 @@ class UpstreamPool:
         base_url: str,
         *,
         api_key: str | None = None,
+        auth: Auth = "bearer",
         idle_limit: float = 3.0,
         ca_file: str | None = None,
         verify: bool = True,
@@ -79,7 +82,8 @@ class UpstreamPool:
             "Content-Type: application/json",
         ]
         if api_key is not None:
-            lines.append(f"Authorization: Bearer {header_value('api_key', api_key)}")
+            name, value = key_header(auth, header_value("api_key", api_key))
+            lines.append(f"{name}: {value}")
         self._fixed_headers = "\r\n".join(lines)
         self._calls: set[Call] = set()
         # From the end of its dial until its transport is closed. Not from `connection_made`: after a
@@ -94,15 +98,25 @@ class UpstreamPool:
     def __repr__(self) -> str:
         return f"<UpstreamPool {self._origin} {self.statistics()}>"
 
-    def post(self, path: str, body: bytes, listener: Listener, *, accept: str = "text/event-stream") -> Call:
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        listener: Listener,
+        *,
+        accept: str = "text/event-stream",
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> Call:
         """Send `body` to the base URL plus `path`. Returns at once; `listener` is never called from here.
 
-        Raises ValueError for a path or an `accept` that a request cannot carry, RuntimeError after `aclose`.
+        Raises ValueError for a path or a header's value that a request cannot carry, RuntimeError after
+        `aclose`.
         """
         if self._closed:
             raise RuntimeError("this pool is closed")
+        more = "".join(f"{name}: {header_value(name, value)}\r\n" for name, value in headers)
         head = (
-            f"POST {self._origin.target(path)} HTTP/1.1\r\n{self._fixed_headers}\r\n"
+            f"POST {self._origin.target(path)} HTTP/1.1\r\n{self._fixed_headers}\r\n{more}"
             f"Accept: {header_value('accept', accept)}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode("ascii")
         call = Call(self, asyncio.get_running_loop(), listener, head, body)

@@ -41,6 +41,7 @@ _NOT_VISIBLE_ASCII: Final = re.compile(r"[^\x21-\x7e]")
 _NOT_PRINTABLE_ASCII: Final = re.compile(r"[^\x20-\x7e]")
 # What a path may hold as it is (RFC 3986, 3.3); "%" because it is escaped already.
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=-._~"
+_QUERY_SAFE: Final = _PATH_SAFE + "?"
 
 
 class DialError(Exception):
@@ -58,6 +59,7 @@ class Origin(msgspec.Struct, frozen=True):
     host: str
     port: int
     base_path: str
+    query: str = ""  # goes with every request (Azure's `api-version`)
 
     @property
     def authority(self) -> str:
@@ -72,7 +74,7 @@ class Origin(msgspec.Struct, frozen=True):
         """The request target for `path`. Raises ValueError if it is not an absolute path in ASCII."""
         if not path.startswith("/") or _NOT_VISIBLE_ASCII.search(path):
             raise ValueError(f"not an absolute path of visible ASCII characters: {path!r}")
-        return self.base_path + path
+        return f"{self.base_path}{path}?{self.query}" if self.query else self.base_path + path
 
 
 def parse_base_url(url: str) -> Origin:
@@ -89,8 +91,8 @@ def parse_base_url(url: str) -> Origin:
         raise ValueError("base URL: must begin with http:// or https://")
     if "@" in parts.netloc:
         raise ValueError("base URL: must not contain a user name or password; give the key as api_key")
-    if "?" in url or "#" in url:
-        raise ValueError("base URL: must not contain a query or a fragment")
+    if "#" in url:
+        raise ValueError("base URL: must not contain a fragment")
     if not host:
         raise ValueError("base URL: has no host")
     if port == 0:
@@ -100,7 +102,8 @@ def parse_base_url(url: str) -> Origin:
     except UnicodeError as error:
         raise ValueError("base URL: the host is not a valid name") from error
     path = quote(parts.path, safe=_PATH_SAFE).rstrip("/")
-    return Origin(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path)
+    query = quote(parts.query, safe=_QUERY_SAFE)
+    return Origin(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path, query)
 
 
 def header_value(name: str, value: str) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from antiphon.config import DEFAULT_SLOTS, CoordinationPolicy, Limits, UpstreamSettings
 from antiphon.core.dialects.quirks import Quirks, by_name
 from antiphon.core.parts import Fault
+from antiphon.core.recognise import hosted_kind
 from antiphon.local import slots_busy
 from antiphon.server.admission import Slots
 from antiphon.server.coordination.protocol import Coordinator
@@ -22,6 +23,9 @@ from antiphon.server.coordination.shared_slots import SharedSlots
 from antiphon.server.counting import PrefixCounts, TokenCounter
 from antiphon.server.health import Health
 from antiphon.server.upstream import UpstreamPool
+
+# What is true of a server on whichever of its surfaces it is asked.
+_OF_THE_SERVER = ("cancels_everywhere", "drain_report", "slots_report", "probe")
 
 POLL = 0.1  # seconds between two looks at a server's report while leases drain
 BusyReport = Callable[[], Awaitable[int | None]]
@@ -41,7 +45,10 @@ class Sharing(Struct, frozen=True):
 
 def quirks_of(settings: UpstreamSettings) -> Quirks:
     """The facts that its settings give; what is not recognised yet is taken to be generic."""
-    return _with_own(by_name("generic" if settings.kind == "auto" else settings.kind), settings)
+    kind = "generic" if settings.kind == "auto" else settings.kind
+    if kind == "anthropic":  # the API itself has its own row
+        kind = hosted_kind(settings.base_url) or kind
+    return _with_own(by_name(kind), settings)
 
 
 def _with_own(row: Quirks, settings: UpstreamSettings) -> Quirks:
@@ -82,6 +89,7 @@ class Upstream:
         self.pool = UpstreamPool(
             settings.base_url,
             api_key=settings.api_key,
+            auth=self.quirks.auth,
             idle_limit=limits.upstream_idle,
             settle=limits.settle,
             max_header_bytes=limits.max_headers,
@@ -113,7 +121,9 @@ class Upstream:
 
     def _new_counter(self) -> TokenCounter:
         settings = self._settings
-        return TokenCounter(self.quirks.tokenizer, settings.base_url, self._session, settings.api_key)
+        return TokenCounter(
+            self.quirks.tokenizer, settings.base_url, self._session, settings.api_key, self.quirks.auth
+        )
 
     def _report(self) -> BusyReport | None:
         """What says which of its slots work: what was given, or its own route, if it has one."""
@@ -128,8 +138,13 @@ class Upstream:
 
     def adopt(self, kind: str | None, slots: int | None) -> None:
         """What it has told: its kind (None: the configuration says), and how many slots it has."""
-        if kind is not None:
+        if kind is not None and self._settings.kind == "auto":
             self._become(_with_own(by_name(kind), self._settings))
+        elif kind is not None and self._settings.kind == "anthropic":
+            # Its own `/v1/messages` is answered by the same server: it stops and reports as that one does.
+            row = by_name(kind)
+            facts = {name: getattr(row, name) for name in _OF_THE_SERVER}
+            self._become(_with_own(structs.replace(by_name(self.quirks.name), **facts), self._settings))
         if slots is not None and self._settings.slots == "auto":
             self.slots.set_slots(slots)
 

@@ -86,7 +86,8 @@ def merged(live: Iterable[str], *, gone: Iterable[str]) -> bytes:
 
 def _is_everybodys(name: str, labels: Mapping[str, str]) -> bool:
     """Each worker says this of the slots that all of them share."""
-    return name == "antiphon_slots_limit" or (name == "antiphon_slots" and labels["state"] == "free")
+    whole = ("antiphon_slots_limit", "antiphon_slots_reported_busy")
+    return name in whole or (name == "antiphon_slots" and labels["state"] == "free")
 
 
 class _Families(Collector):

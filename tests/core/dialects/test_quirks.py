@@ -3,6 +3,7 @@
 import pytest
 
 from antiphon.core.dialects.quirks import (
+    AZURE,
     GENERIC,
     LLAMACPP,
     MISTRAL,
@@ -10,8 +11,10 @@ from antiphon.core.dialects.quirks import (
     OPENAI,
     SGLANG,
     VLLM,
+    VLLM_0_11,
     Quirks,
     by_name,
+    for_version,
     names,
 )
 
@@ -45,3 +48,54 @@ def test_an_effort_word_needs_a_field():
     for name in names():
         row = by_name(name)
         assert bool(row.effort_field) == bool(row.effort_words)
+
+
+@pytest.mark.parametrize(
+    "version, name",
+    [
+        ("0.10.2", "vllm-0.11"),
+        ("0.11.0", "vllm-0.11"),
+        ("v0.11", "vllm-0.11"),
+        ("0.11.0+cu128", "vllm-0.11"),
+        ("0.11.1", "vllm"),
+        ("0.33.0", "vllm"),
+        ("1", "vllm"),
+        ("0.1.dev1+gabc", "vllm"),
+        ("nightly", "vllm"),
+        ("", "vllm"),
+        (None, "vllm"),
+        ("9" * 9999, "vllm"),
+    ],
+)
+def test_a_version_chooses_among_the_rows_of_a_server(version, name):
+    assert for_version("vllm", version) == name
+    assert for_version("sglang", version) == "sglang"
+
+
+def test_what_older_versions_cannot_do():
+    assert (VLLM.native_messages, VLLM_0_11.native_messages) == (True, False)
+    assert VLLM_0_11.reasoning_fields_out == ("reasoning_content",)
+
+
+def test_who_speaks_messages_natively():
+    native = {name for name in names() if by_name(name).native_messages}
+    assert native == {"vllm", "sglang", "llamacpp", "ollama", "lmstudio"}
+    assert not AZURE.native_messages
+
+
+def test_who_is_spoken_to_in_messages():
+    assert {name for name in names() if by_name(name).speaks == "messages"} == {"anthropic"}
+    assert (by_name("anthropic").path, by_name("anthropic").auth) == ("/messages", "x-api-key")
+
+
+def test_a_forced_choice_can_turn_thinking_off_where_it_must():
+    for name in names():
+        row = by_name(name)
+        assert row.thinks_when_forced or row.thinking_off
+
+
+def test_reasoning_goes_back_in_one_way():
+    for name in names():
+        row = by_name(name)
+        assert not (row.reasoning_tags_out and row.reasoning_missing is not None)
+        assert row.reasoning_missing is None or row.reasoning_fields_out

@@ -5,32 +5,42 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from server.coordination.fleet import Fleet
-from server.coordination.servers import BINARY, RedisServer
+from server.coordination.servers import BINARIES, RedisServer
+
+# Each server that is installed; where there is none, its tests are named and left out.
+NAMES = list(BINARIES) or ["redis"]
 
 
 @pytest.fixture(scope="session")
-def _redis(tmp_path_factory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.close()
+def _servers(tmp_path_factory) -> Iterator[dict[str, RedisServer]]:
+    servers = {
+        name: RedisServer(tmp_path_factory.mktemp(name), binary=binary) for name, binary in BINARIES.items()
+    }
+    yield servers
+    for server in servers.values():
+        server.close()
 
 
-@pytest.fixture
-def redis_server(_redis) -> Iterator[RedisServer]:
-    """A running server without data."""
-    if BINARY is None:
+def _fresh(name: str, servers: dict[str, RedisServer]) -> RedisServer:
+    if name not in servers:
         pytest.skip("shared slots: no valkey-server or redis-server")
-    _redis.close()
-    _redis.start()
-    yield _redis
+    servers[name].close()
+    servers[name].start()
+    return servers[name]
 
 
-@pytest.fixture(params=["redis", "local"])
-def where(request, tmp_path) -> str:
-    """What a coordinator is opened with, for each kind."""
+@pytest.fixture(params=NAMES)
+def redis_server(request, _servers) -> RedisServer:
+    """A running server without data: Valkey and Redis, one after the other."""
+    return _fresh(request.param, _servers)
+
+
+@pytest.fixture(params=[*NAMES, "local"])
+def where(request, tmp_path, _servers) -> str:
+    """What a coordinator is opened with, for each kind and server."""
     if request.param == "local":
         return f"local:{tmp_path / 'slots'}"
-    return request.getfixturevalue("redis_server").url
+    return _fresh(request.param, _servers).url
 
 
 @pytest.fixture

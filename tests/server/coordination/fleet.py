@@ -35,8 +35,10 @@ class Member:
         self.coordinator = open_coordinator(where, "up", ttl=ttl)
         self.slots = SharedSlots("up", slots, coordinator=self.coordinator, lost=self.lost.append, **options)
 
-    def request(self, share: str = ""):
-        return self.slots.request("r", self.granted.append, share=share, displaced=self._displaced)
+    def request(self, share: str = "", weight: float = 1.0):
+        return self.slots.request(
+            "r", self.granted.append, share=share, weight=weight, displaced=self._displaced
+        )
 
     def _displaced(self) -> None:
         self.displaced += 1
@@ -92,10 +94,10 @@ class Fleet:
             await until(lambda: member.slots.view.born)
         return member
 
-    async def process(self, where: str, slots: int = 2, ttl: float = 1.5) -> Process:
+    async def process(self, where: str, slots: int = 2, ttl: float = 1.5, linger: float = 0.0) -> Process:
         process = Process(
             await asyncio.create_subprocess_exec(
-                *(sys.executable, str(SCRIPT), where, str(ttl), str(slots)),
+                *(sys.executable, str(SCRIPT), where, str(ttl), str(slots), str(linger)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )

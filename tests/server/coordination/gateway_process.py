@@ -1,6 +1,6 @@
 """One gateway as a process of its own: commands on stdin, one a line, what happens on stdout.
 
-python gateway_process.py WHERE TTL SLOTS
+python gateway_process.py WHERE TTL SLOTS LINGER
 request a            asks for a slot as owner `a`
 end a                cancels or releases it
 flood N              N requests; each is released the moment it is granted and asked for again
@@ -20,10 +20,15 @@ def say(*words) -> None:
     print(*words, flush=True)
 
 
-async def main(where: str, ttl: str, limit: str) -> None:
+async def main(where: str, ttl: str, limit: str, linger: str) -> None:
     coordinator = open_coordinator(where, "up", ttl=float(ttl))
     slots = SharedSlots(
-        "up", int(limit), coordinator=coordinator, lost=lambda lease: say("lost", lease.owner), patience=5.0
+        "up",
+        int(limit),
+        coordinator=coordinator,
+        lost=lambda lease: say("lost", lease.owner),
+        patience=5.0,
+        linger=float(linger),
     )
     slots.start()
     while not slots.view.born:

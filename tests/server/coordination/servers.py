@@ -11,14 +11,27 @@ import subprocess
 import time
 from pathlib import Path
 
-BINARY = shutil.which("valkey-server") or shutil.which("redis-server")
+
+def _installed() -> dict[str, str]:
+    """The servers of this machine by name. One that is only another's name (Debian's) is not there twice."""
+    found: dict[str, str] = {}
+    for name in ("valkey", "redis"):
+        program = shutil.which(f"{name}-server")
+        if program is not None and not any(Path(program).samefile(other) for other in found.values()):
+            found[name] = program
+    return found
+
+
+BINARIES = _installed()
+BINARY = next(iter(BINARIES.values()), None)
 
 
 class RedisServer:
     """`port` stays the same over restarts; nothing is kept over them."""
 
-    def __init__(self, folder: Path, *, cluster: bool = False) -> None:
+    def __init__(self, folder: Path, *, cluster: bool = False, binary: str | None = BINARY) -> None:
         self._folder = folder
+        self.binary = binary
         self.port, self.bus_port = _free_port(), _free_port()
         self._cluster = ["--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)] if cluster else []
         self._process: subprocess.Popen | None = None
@@ -30,7 +43,7 @@ class RedisServer:
     def start(self) -> None:
         options = ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--loglevel", "warning"]
         self._process = subprocess.Popen(
-            [BINARY, "--port", str(self.port), "--bind", "127.0.0.1", *options, *self._cluster],
+            [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", *options, *self._cluster],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

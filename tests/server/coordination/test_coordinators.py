@@ -145,6 +145,40 @@ async def test_who_leaves_gives_its_slots_back_at_once(where, fleet) -> None:
     await until(lambda: one.held == 1)
 
 
+async def test_what_its_server_still_works_on_stays_used_when_a_gateway_leaves(where, fleet) -> None:
+    linger = 0.4
+    one, two = await fleet.member(where, 2, TTL), await fleet.member(where, 2, TTL, linger=linger)
+    two.request()
+    two.request()
+    await until(lambda: two.held == 2)
+    two.granted[0].drain(None)
+    one.request()
+    one.request()
+    await until(lambda: one.slots.view.waiting == 2)
+    left = time.monotonic()
+    await two.slots.aclose()
+    await until(lambda: one.held == 2)
+    # It cannot be less, and sooner or later it is.
+    assert time.monotonic() - left >= linger - 0.01  # whole milliseconds there
+
+
+async def test_a_heavy_share_gets_more_whichever_gateway_says_so(where, fleet) -> None:
+    one, two = await fleet.member(where, 4), await fleet.member(where, 4)
+    light = [one.request("light") for _ in range(40)]
+    heavy = [two.request("heavy", weight=3.0) for _ in range(40)]
+    await until(lambda: one.held + two.held == 4 and one.slots.view.waiting)
+    await until(lambda: two.slots.view.used == 4 or two.slots._look())
+    for count in range(4, 44):
+        oldest = min((*one.slots.leases(), *two.slots.leases()), key=lambda lease: lease.since)
+        oldest.release()
+        await until(lambda count=count: len(one.granted) + len(two.granted) > count)
+    assert (one.held, two.held) == (1, 3)
+    assert len(heavy) + len(light) == 80
+    # A newcomer that does not say so weighs what everybody does.
+    two.request("heavy")
+    assert two.slots._claim("g:1", "heavy").weight == 1.0
+
+
 async def test_processes_together_stay_within_the_limit(where, fleet) -> None:
     processes = [await fleet.process(where, 2, 6.0) for _ in range(3)]
     for number in range(4):

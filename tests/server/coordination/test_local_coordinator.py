@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 
 import pytest
 
@@ -51,6 +52,48 @@ async def test_a_lease_ends_with_its_connection(tmp_path, fleet) -> None:
     await until(lambda: one.slots.view.waiting == 1)
     other.signal(signal.SIGKILL)
     await until(lambda: one.held == 1)
+
+
+LINGER = 0.5
+
+
+async def test_what_a_killed_gateway_held_lingers_where_its_server_works_on(tmp_path, fleet) -> None:
+    where = f"local:{tmp_path / 's'}"
+    one = await fleet.member(where, 1, TTL)
+    other = await fleet.process(where, 1, TTL, LINGER)
+    other.say("request a")
+    await other.hears("granted a")
+    one.request()
+    await until(lambda: one.slots.view.waiting == 1)
+    killed = time.monotonic()
+    other.signal(signal.SIGKILL)
+    await until(lambda: one.held == 1)
+    assert time.monotonic() - killed >= LINGER - 0.01  # whole milliseconds there
+
+
+async def test_it_lingers_too_if_it_was_the_one_that_served(tmp_path, fleet) -> None:
+    where = f"local:{tmp_path / 's'}"
+    server = await fleet.process(where, 2, TTL, LINGER)
+    one, two = await fleet.member(where, 2, TTL, linger=LINGER), await fleet.member(where, 2, TTL)
+    server.say("request a")
+    await server.hears("granted a")
+    one.request()
+    await until(lambda: one.held == 1)
+    two.request()
+    await until(lambda: two.slots.view.waiting == 1)
+    killed = time.monotonic()
+    server.signal(signal.SIGKILL)
+    await until(lambda: two.held == 1)
+    assert time.monotonic() - killed >= LINGER - 0.01
+    assert one.lost == two.lost == []
+    # And what lingered then is not inherited again.
+    for member in (one, two):
+        member.granted[0].release()
+    serving, other = (one, two) if one.coordinator.serves else (two, one)
+    await serving.slots.aclose()
+    other.request()
+    other.request()
+    await until(lambda: other.held == 2)
 
 
 async def test_a_server_that_leaves_hands_over(tmp_path, fleet) -> None:

@@ -221,7 +221,7 @@ async def test_in_a_cluster_it_goes_to_the_node_that_has_the_slot(redis_server, 
     try:
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
-            nodes.append(RedisServer(tmp_path / name, cluster=True))
+            nodes.append(RedisServer(tmp_path / name, cluster=True, binary=redis_server.binary))
             nodes[-1].start()
         with _client(nodes[0]) as empty, _client(nodes[1]) as full:
             full.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

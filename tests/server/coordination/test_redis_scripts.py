@@ -96,7 +96,7 @@ def test_the_same_operations_have_the_same_answers(redis_server, seed) -> None:
                 assert both(gateway, Renew()).stale
                 epochs[gateway] = stale
             elif act < 0.98:
-                both(gateway, Leave())
+                both(gateway, Leave(linger=choose.choice((0, TTL))))
                 keys[gateway].clear()
                 register(gateway)
 

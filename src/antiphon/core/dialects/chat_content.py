@@ -49,6 +49,22 @@ class Picture:
         self.tail = tail
 
 
+class Marked(str):
+    """A text with the `cache_control` that the client put on it, for servers that know the mark."""
+
+    __slots__ = ("cache_control",)
+    cache_control: Raw
+
+
+def marked(block: Text) -> str:
+    """The block's text, with its mark if it has one."""
+    if block.cache_control == NULL:
+        return block.text
+    text = Marked(block.text)
+    text.cache_control = block.cache_control
+    return text
+
+
 Piece: TypeAlias = str | Picture
 
 # What Anthropic's own servers put into a conversation: calls and results of tools that they ran.
@@ -72,7 +88,7 @@ def pieces(block: Block, path: str, quirks: Quirks, losses: Losses) -> list[Piec
     """A block of the user's side. Raises RequestError for what cannot be said to the server."""
     match block:
         case Text():
-            return [block.text] if block.text else []
+            return [marked(block)] if block.text else []
         case Image():
             return [_image(block.source, path, quirks)]
         case Document():

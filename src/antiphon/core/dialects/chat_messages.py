@@ -12,6 +12,7 @@ turn n are the first bytes of turn n+1's.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 _REMINDER = "<system-reminder>"
 _ALPHANUMERIC = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM9 = 9
+_SYSTEM_MARK, _TURN_MARK = "system.*.cache_control", "messages.*.content.*.cache_control"
+_MARKS = frozenset({_SYSTEM_MARK, _TURN_MARK})
+_OF_FUNCTION = re.compile(r"functions\.[A-Za-z0-9_-]+:\d+")
 _CUT = b"\0"  # a byte that no JSON has: inside strings it is escaped
 
 
@@ -61,9 +65,10 @@ def encode_messages(
     system, sides = gather(request, quirks, losses, unseal)
     if not sides:
         raise RequestError("messages", "at least one message with content is required")
-    writer = _Writer(quirks, names, losses)
+    has_marks = not _MARKS.isdisjoint(request.ignored)
+    writer = _Writer(quirks, names, losses, in_parts=quirks.cache_control and has_marks)
     if system:
-        writer.messages.append({"role": "system", "content": "\n\n".join(system)})
+        writer.system(system)
     previous: Assistant | None = None
     for side in sides:
         if isinstance(side, Assistant):
@@ -95,7 +100,7 @@ def encode_messages(
 class _Writer:
     """Writes messages one after the other and keeps what must agree between them: tool ids and counts."""
 
-    def __init__(self, quirks: Quirks, names: ToolNames, losses: Losses) -> None:
+    def __init__(self, quirks: Quirks, names: ToolNames, losses: Losses, *, in_parts: bool) -> None:
         self.messages: list[dict[str, Any]] = []
         self.ids: dict[str, str] = {}
         """Tool ids: the client's to the upstream's."""
@@ -103,6 +108,15 @@ class _Writer:
         self._quirks = quirks
         self._names = names
         self._losses = losses
+        # A mark moves on from turn to turn, and what is around it must not change with it: with marks
+        # anywhere in the request, every text that could have one is a part.
+        self._in_parts = in_parts
+
+    def system(self, texts: list[str]) -> None:
+        content: str | list[dict[str, Any]] = "\n\n".join(texts)
+        if self._in_parts:
+            content = [self._text_part(text, _SYSTEM_MARK) for text in texts]
+        self.messages.append({"role": "system", "content": content})
 
     def assistant(self, said: Assistant) -> None:
         empty = None if said.calls and self._quirks.null_content == "null" else ""
@@ -110,8 +124,13 @@ class _Writer:
             "role": "assistant",
             "content": "\n".join(said.texts) if said.texts else empty,
         }
+        reasoning = self._quirks.reasoning_missing if said.calls else None
         if said.thoughts:
             reasoning = "\n".join(said.thoughts)
+        if reasoning is not None and self._quirks.reasoning_tags_out:
+            # The line feeds within the tags are its own; those behind them were taken for part of the tag.
+            message["content"] = f"<think>{reasoning}</think>\n\n{message['content'] or ''}"
+        elif reasoning is not None:
             for name in self._quirks.reasoning_fields_out:
                 message[name] = reasoning
         if said.details:
@@ -119,17 +138,19 @@ class _Writer:
         if "" in said.extras:
             message["extra_content"] = said.extras[""]
         if said.calls:
-            message["tool_calls"] = [
-                self._call(call, said.extras.get(call.id)) for call in said.calls.values()
-            ]
+            extras = said.extras
+            if not extras and self._quirks.call_extra is not None:
+                extras = {next(iter(said.calls)): self._quirks.call_extra}
+            message["tool_calls"] = [self._call(call, extras.get(call.id)) for call in said.calls.values()]
         self.messages.append(message)
 
     def _call(self, call: ToolUse, extra: Any) -> dict[str, Any]:
+        name = self._names.sent(call.name)
         entry: dict[str, Any] = {
-            "id": self._upstream_id(call.id),
+            "id": self._upstream_id(call.id, name),
             "type": "function",
             "function": {
-                "name": self._names.sent(call.name),
+                "name": name,
                 "arguments": chat_content.arguments(call),
             },
         }
@@ -163,19 +184,27 @@ class _Writer:
         if not pieces:
             return
         texts = [piece for piece in pieces if isinstance(piece, str)]
-        if len(texts) == len(pieces):
+        if len(texts) == len(pieces) and not self._in_parts:
             self.messages.append({"role": "user", "content": "\n".join(texts)})
             return
         parts: list[dict[str, Any]] = []
         for piece in pieces:
             if isinstance(piece, str):
-                parts.append({"type": "text", "text": piece})
+                parts.append(self._text_part(piece, _TURN_MARK))
             else:
                 parts.append({"type": "image_url", "image_url": {"url": piece}})
         self.messages.append({"role": "user", "content": parts})
 
-    def _upstream_id(self, client_id: str) -> str:
-        """The id as the upstream gave it, the same for a call and its result.
+    def _text_part(self, text: str, path: str) -> dict[str, Any]:
+        """`path` is that of the marks, which are lost where texts are no parts."""
+        part: dict[str, Any] = {"type": "text", "text": str(text)}
+        if isinstance(text, chat_content.Marked) and self._in_parts:
+            part["cache_control"] = text.cache_control
+            self._losses.carried(path)
+        return part
+
+    def _upstream_id(self, client_id: str, name: str) -> str:
+        """The id as the upstream gave it, the same for a call of the function `name` and its result.
 
         Two ids of one conversation may unwrap to the same (an upstream that counts from 0 in every turn):
         the later stays wrapped, so that the server can tell them apart.
@@ -187,9 +216,18 @@ class _Writer:
                 found = client_id
             if self._quirks.tool_id_form == "alnum9":
                 found = _alnum9(found)
+            elif self._quirks.tool_id_form == "functions" and not _OF_FUNCTION.fullmatch(found):
+                found = self._of_function(name)
             self._used.add(found)
             self.ids[client_id] = found
         return found
+
+    def _of_function(self, name: str) -> str:
+        """An id as Kimi's models write it: N counts the calls, past those that were given already."""
+        count = len(self.ids)
+        while f"functions.{name}:{count}" in self._used:
+            count += 1
+        return f"functions.{name}:{count}"
 
 
 def _encoded(messages: list[dict[str, Any]]) -> tuple[list[bytes], list[chat_content.Picture]]:

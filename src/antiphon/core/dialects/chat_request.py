@@ -21,10 +21,11 @@ from msgspec import Raw, Struct
 
 from antiphon.core.dialects import chat_messages, chat_sides, chat_tools
 from antiphon.core.dialects.losses import Losses
+from antiphon.core.dialects.overrides import Overrides, overridden
 from antiphon.core.surfaces.messages.request import MessagesRequest, RequestError
 
 if TYPE_CHECKING:
-    from antiphon.core.dialects.quirks import Quirks
+    from antiphon.core.dialects.quirk_facts import Fields, Quirks
 
 __all__ = ["ChatRequest", "encode", "tokens_of_bytes"]
 
@@ -68,13 +69,17 @@ def encode(
     model: str | None = None,
     unseal: chat_sides.Unseal = chat_sides.nothing_sealed,
     pseudonym: Callable[[str], str] | None = None,
+    overrides: Overrides | None = None,
 ) -> ChatRequest:
     """Write the body for a server with these quirks.
 
     `model` is the upstream's name for it (None: the client's own); `unseal` opens what `core.seal` sealed;
-    `pseudonym` stands for a user's id where a server wants one (None: it gets none). Raises RequestError
-    for what the server cannot take and what would be a lie to drop.
+    `pseudonym` stands for a user's id where a server wants one (None: it gets none); `overrides` are what
+    is set in every request for this model. Raises RequestError for what the server cannot take and what
+    would be a lie to drop.
     """
+    if overrides is not None:
+        request = overridden(request, overrides)
     losses = Losses(request.ignored, request.degraded)
     tools = chat_tools.encode_tools(request, quirks, losses)
     conversation = chat_messages.encode_messages(request, quirks, tools.names, losses, unseal)
@@ -82,15 +87,7 @@ def encode(
 
     body: dict[str, Any] = {"model": request.model if model is None else model}
     body[quirks.token_limit_field] = request.max_tokens
-    if request.temperature is not None:
-        body["temperature"] = request.temperature
-    if request.top_p is not None:
-        body["top_p"] = request.top_p
-    if request.top_k is not None:
-        if quirks.send_top_k:
-            body["top_k"] = request.top_k
-        else:
-            losses.degrade("top_k")
+    _write_sampling(body, request, quirks, losses)
     if stop:
         body["stop"] = stop
     body["stream"] = True
@@ -98,12 +95,19 @@ def encode(
         body["stream_options"] = _STREAM_OPTIONS[quirks.stream_usage]
     body.update(quirks.members)
     if request.user_id:
-        if quirks.user_field is not None and pseudonym is not None:
-            body[quirks.user_field] = pseudonym(request.user_id)
+        fields = [name for name in (quirks.user_field, quirks.cache_key_field) if name is not None]
+        if fields and pseudonym is not None:
+            body.update(dict.fromkeys(fields, pseudonym(request.user_id)))
         else:
             losses.ignore("metadata")
     _write_format(body, request, quirks, losses)
-    _write_thinking(body, request, quirks, losses)
+    if tools.forced and not quirks.thinks_when_forced:
+        _write_no_thinking(body, request, quirks, losses)
+    else:
+        _write_thinking(body, request, quirks, losses)
+    if overrides is not None and overrides.chat_template_kwargs:
+        for name, value in overrides.chat_template_kwargs.items():
+            _put(body, f"chat_template_kwargs.{name}", value)
     if conversation.is_prefill:
         body.update(quirks.prefill)
     tool_bytes = 0
@@ -115,6 +119,7 @@ def encode(
             body["tool_choice"] = tools.choice
         if tools.one_at_a_time:
             body["parallel_tool_calls"] = False
+        body.update(quirks.tools_members)
     head = msgspec.json.encode(body).removesuffix(b"}")
     return ChatRequest(
         body=b"".join((head, b',"messages":', *conversation.pieces, b"}")),
@@ -135,6 +140,25 @@ _STREAM_OPTIONS = {
     "end": {"include_usage": True},
     "continuous": {"include_usage": True, "continuous_usage_stats": True},
 }
+
+
+def _write_sampling(body: dict[str, Any], request: MessagesRequest, quirks: Quirks, losses: Losses) -> None:
+    for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
+        if value is None:
+            continue
+        if not quirks.sampling:
+            # 1 is the Messages API's default: to leave it out says the same.
+            (losses.ignore if value == 1 else losses.degrade)(name)
+        elif name == "temperature" and value < quirks.least_temperature:
+            body[name] = quirks.least_temperature
+            losses.degrade(name)
+        else:
+            body[name] = value
+    if request.top_k is not None:
+        if quirks.send_top_k:
+            body["top_k"] = request.top_k
+        else:
+            losses.degrade("top_k")
 
 
 def _stop(request: MessagesRequest, quirks: Quirks, losses: Losses) -> list[str]:
@@ -179,15 +203,49 @@ def _write_thinking(body: dict[str, Any], request: MessagesRequest, quirks: Quir
         if effort is not None:  # contradicts `disabled`, which wins
             losses.ignore("output_config.effort")
         return
+    told: Fields = ()
+    if thinking is not None and thinking.type == "enabled":
+        told = quirks.thinking_on
+        body.update(told)
     if effort is not None:
         word = dict(quirks.effort_words).get(effort)
         if quirks.effort_field is not None and word is not None:
-            body[quirks.effort_field] = word
+            _put(body, quirks.effort_field, word)
         else:
             losses.ignore("output_config.effort")
+            effort = None
     if thinking is None:
         return
-    if thinking.budget_tokens is not None and quirks.thinking_budget_field is not None:
-        body[quirks.thinking_budget_field] = thinking.budget_tokens
-    else:
+    budget = quirks.thinking_budget_field
+    if effort is not None and _in_one_object(budget, quirks.effort_field):
+        budget = None
+    if thinking.budget_tokens is not None and budget is not None:
+        _put(body, budget, thinking.budget_tokens)
+    elif thinking.budget_tokens is not None or not told:
         losses.ignore("thinking")
+
+
+def _write_no_thinking(
+    body: dict[str, Any], request: MessagesRequest, quirks: Quirks, losses: Losses
+) -> None:
+    """For a server that cannot think and be forced to call at once; the Messages API cannot either."""
+    thinking = request.thinking
+    body.update(quirks.thinking_off)
+    if thinking is not None and thinking.type == "enabled":
+        losses.degrade("thinking")
+    elif thinking is not None and thinking.type != "disabled":
+        losses.ignore("thinking")
+    if request.output_config.effort is not None:
+        losses.ignore("output_config.effort")
+
+
+def _in_one_object(field: str | None, other: str | None) -> bool:
+    """Both are dotted, and members of the same object of the body."""
+    outer, dot, _ = (field or "").partition(".")
+    return bool(dot) and (other or "").startswith(f"{outer}.")
+
+
+def _put(body: dict[str, Any], field: str, value: Any) -> None:
+    """Set a member of the body, or `a.b`: member b of its object a, which may have others."""
+    outer, dot, inner = field.partition(".")
+    body[outer] = {**body.get(outer, {}), inner: value} if dot else value

@@ -74,12 +74,16 @@ class ToolNames:
 
 
 class Tools(Struct, frozen=True):
-    """`functions` for `tools`, `choice` for `tool_choice` (None: leave it out); both out if no functions."""
+    """`functions` for `tools`, `choice` for `tool_choice` (None: leave it out); both out if no functions.
+
+    `forced`: by the choice the model may not answer without a call.
+    """
 
     functions: list[dict[str, Any]]
     choice: str | dict[str, Any] | None
     one_at_a_time: bool
     names: ToolNames
+    forced: bool = False
 
 
 def encode_tools(request: MessagesRequest, quirks: Quirks, losses: Losses) -> Tools:
@@ -105,7 +109,8 @@ def encode_tools(request: MessagesRequest, quirks: Quirks, losses: Losses) -> To
     choice = _choice(request, quirks, names, offered, dropped, losses)
     functions = [{"type": "function", "function": function} for function in offered.values()]
     single = bool(functions) and _one_at_a_time(request, quirks, losses)
-    return Tools(functions, choice, single, names)
+    forced = bool(functions) and choice not in (None, "auto", "none")
+    return Tools(functions, choice, single, names, forced)
 
 
 # --- Which tools ----------------------------------------------------------------------------------

@@ -30,6 +30,10 @@ class Losses:
     def degrade(self, path: str) -> None:
         self._degraded[path] = None
 
+    def carried(self, path: str) -> None:
+        """What was taken to be ignored has found its way after all."""
+        self._ignored.pop(_INDEX.sub(".*", path), None)
+
     @property
     def ignored(self) -> tuple[str, ...]:
         return tuple(self._ignored)

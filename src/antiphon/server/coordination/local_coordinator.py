@@ -123,7 +123,7 @@ class LocalCoordinator:
         if self._service is not None:
             return
         try:
-            self._service = await LocalService.open(self._socket)
+            self._service = await LocalService.open(self._socket, self.gateway)
         except OSError as error:
             log.warning("coordination_socket", upstream=self._upstream, reason=error.strerror)
             await asyncio.sleep(self.ttl / 6)

@@ -53,6 +53,7 @@ class Register(Struct, frozen=True, tag=True, omit_defaults=True):
     limit_set: int = 0  # `Answer.limit_set` of the limit; the later one counts
     queue_limit: int = 1024
     active: int = 0
+    linger: int = 0  # milliseconds in which its leases stay used when it is gone: the server works on
     leases: list[Claim] = []
     waiting: list[Claim] = []
 
@@ -61,6 +62,7 @@ class Renew(Struct, frozen=True, tag=True, omit_defaults=True):
     """The heartbeat: all of this gateway's leases for another TTL. `limit`: it has changed."""
 
     active: int = 0
+    linger: int = 0  # as in `Register`; the last word counts
     limit: int | None = None
 
 
@@ -79,7 +81,9 @@ class Release(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Leave(Struct, frozen=True, tag=True, omit_defaults=True):
-    """The gateway stops: everything of it ends now."""
+    """The gateway stops: everything of it ends now, its leases after `linger` (as in `Register`)."""
+
+    linger: int = 0
 
 
 Operation: TypeAlias = Register | Renew | Acquire | Release | Leave

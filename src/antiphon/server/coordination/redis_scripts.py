@@ -10,7 +10,7 @@ Keys of one upstream (KEYS, in this order):
     gateways  zset   gateway -> when it expires (milliseconds)
     epochs    hash   gateway -> epoch
     actives   hash   gateway -> leases that have begun to answer
-    leases    zset   key -> when it expires (as its gateway does)
+    leases    zset   key -> when it expires (as its gateway does; later where it lingers)
     shares    hash   key of a lease -> share
     queue     zset   share (16 digits) priority (1) turn (14) key, all with score 0: ordered as text
     places    hash   key that waits -> its member of the queue
@@ -78,13 +78,17 @@ local function mine()
   return keys
 end
 
-local function remove(gateway)
+-- What it holds is free after `linger`: purge() sees to that.
+local function remove(gateway, linger)
   call('ZREM', gateways, gateway)
   call('HDEL', epochs, gateway)
   call('HDEL', actives, gateway)
-  for _, list in ipairs({call('ZRANGE', leases, 0, -1), call('HKEYS', places)}) do
-    for _, key in ipairs(list) do
-      if of(key) == gateway then forget(key) end
+  for _, key in ipairs(call('HKEYS', places)) do
+    if of(key) == gateway then forget(key) end
+  end
+  for _, key in ipairs(call('ZRANGE', leases, 0, -1)) do
+    if of(key) == gateway then
+      if linger > 0 then call('ZADD', leases, now + linger, key) else forget(key) end
     end
   end
 end
@@ -148,19 +152,23 @@ local function grant()
 end
 
 local function newest_of_longest(than)
-  local longest, most, longest_size, than_size = nil, nil, 0, 0
+  local longest, most, than_size = nil, nil, 0
   each_share(function(share)
     local size = call('ZLEXCOUNT', queue, '[' .. share, '(' .. share .. '\255')
     if share == than then than_size = size end
     local load = size / weight(share)
-    if not most or load > most then longest, most, longest_size = share, load, size end
+    if not most or load > most then longest, most = share, load end
   end)
-  if not longest or longest == than or longest_size <= than_size + 1 then return nil end
+  if not longest or longest == than or most <= (than_size + 1) / weight(than) then return nil end
   return call('ZREVRANGEBYLEX', queue, '(' .. longest .. '\255', '[' .. longest, 'LIMIT', 0, 1)[1]
 end
 
 local function wait(key, share, its_weight, priority, queue_limit)
-  if its_weight ~= 1 then call('HSET', weights, share, tostring(its_weight)) end
+  if its_weight ~= 1 then
+    call('HSET', weights, share, tostring(its_weight))
+  else
+    call('HDEL', weights, share)
+  end
   local waiting = call('ZCARD', queue)
   if waiting == 0 and now >= calm and call('ZCARD', leases) < limit then return serve(key, share) end
   if waiting >= queue_limit then
@@ -243,7 +251,7 @@ end
 
 local function purge()
   if now < calm then return end
-  for _, gateway in ipairs(call('ZRANGEBYSCORE', gateways, '-inf', now)) do remove(gateway) end
+  for _, gateway in ipairs(call('ZRANGEBYSCORE', gateways, '-inf', now)) do remove(gateway, 0) end
   for _, key in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now)) do forget(key) end
 end
 
@@ -358,7 +366,7 @@ return finish()
 
 _LEAVE: Final = r"""
 if not known() then return refuse() end
-remove(me)
+remove(me, said.linger or 0)
 return finish()
 """
 

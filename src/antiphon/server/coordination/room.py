@@ -9,6 +9,11 @@ a test drives both with the same operations.
     notices["g2"]          # what that did for another gateway
     room.drop("g1", epoch=1, now=456)     # its connection is gone, and with it all that it had
 
+**Lingering.** A gateway that is gone was perhaps in the middle of requests which its upstream does not give
+up. Those that it leaves behind stay used for as long as it had said (`linger`), and are nobody's: `sweep`
+frees them, at `due`, and so does any other operation after that. `orphans` is how many there would be if one
+more gateway died now: what the next room must begin with, should it be the one that keeps this room.
+
 **Calm.** Nothing is granted and nothing is taken back while it lasts, because gateways may hold what they
 have not said yet: after an empty start of what was not empty before, and after a gateway has told of a
 lease that was admitted without us (`calm` long); and after a time in which nobody was heard (0.4 TTL long).
@@ -40,6 +45,7 @@ class _Gateway(Struct):
     epoch: int
     expires: int  # with it everything that it holds
     active: int = 0
+    linger: int = 0
 
 
 class Room:
@@ -55,6 +61,8 @@ class Room:
         self._limit_set = 0
         self._gateways: dict[str, _Gateway] = {}
         self._leases: dict[str, str] = {}  # key -> share
+        self._lingering: dict[str, int] = {}  # key of a lease whose gateway is gone -> when it is free
+        self._longest_linger = 0
         self._waiting: dict[str, str] = {}  # key -> share
         self._queue: FairQueue[str] = FairQueue()
         self._granted: dict[str, list[str]] = {}  # in the running operation, by gateway
@@ -71,7 +79,7 @@ class Room:
         if isinstance(operation, Register):
             if known is not None and known.epoch > epoch:
                 return self._told(gateway, _STALE)
-            self._gateways[gateway] = _Gateway(epoch, now + ttl, operation.active)
+            self._gateways[gateway] = _Gateway(epoch, now + ttl, operation.active, operation.linger)
             lost = self._register(gateway, operation, now)
         elif known is None or known.epoch != epoch:
             return self._told(gateway, _STALE)
@@ -85,9 +93,35 @@ class Room:
         known = self._gateways.get(gateway)
         if known is None or known.epoch != epoch:
             return {}
-        self._remove(gateway)
+        self._remove(gateway, known.linger, now)
         self._grant(now)
         return self._told(gateway, _STALE)[1]
+
+    def due(self, now: int) -> int | None:
+        """Milliseconds until `sweep` is worth it: at least 1, None if nothing lingers."""
+        if not self._lingering:
+            return None
+        return max(1, min(self._lingering.values()) - now, self._calm_until - now)
+
+    def orphans(self, gateway: str) -> tuple[int, int]:
+        """How many leases linger, or would if this gateway were gone; and for how many milliseconds."""
+        known = self._gateways.get(gateway)
+        linger = known.linger if known is not None else 0
+        own = sum(_of(key) == gateway for key in self._leases) if linger else 0
+        return len(self._lingering) + own, linger or self._longest_linger
+
+    def inherit(self, orphans: int, linger: int, now: int) -> None:
+        """Begin with leases whose gateway died together with the room before this one."""
+        for number in range(orphans):
+            key = f":{number}"  # of no gateway
+            self._leases[key] = ""
+            self._linger(key, linger, now)
+
+    def sweep(self, now: int) -> dict[str, Notice]:
+        """Free what has lingered for long enough."""
+        self._purge(now)
+        self._grant(now)
+        return self._told("", _STALE)[1]
 
     def _open(self, operation: Operation, ttl: int, now: int) -> None:
         late = ttl * 2 // 5
@@ -104,15 +138,29 @@ class Room:
         if now < self._calm_until:
             return
         for name in [name for name, known in self._gateways.items() if known.expires <= now]:
-            self._remove(name)
-
-    def _remove(self, gateway: str) -> None:
-        del self._gateways[gateway]
-        for key in [key for key in (*self._leases, *self._waiting) if _of(key) == gateway]:
+            self._remove(name, 0, now)
+        for key in [key for key, free in self._lingering.items() if free <= now]:
             self._forget(key)
+
+    def _remove(self, gateway: str, linger: int, now: int) -> None:
+        """It is gone, and what it held with it after `linger`."""
+        del self._gateways[gateway]
+        for key in self._of(gateway):
+            if linger and key in self._leases:
+                self._linger(key, linger, now)
+            else:
+                self._forget(key)
+
+    def _linger(self, key: str, linger: int, now: int) -> None:
+        self._longest_linger = max(self._longest_linger, linger)
+        self._lingering[key] = now + linger
+
+    def _of(self, gateway: str) -> list[str]:
+        return [key for key in (*self._leases, *self._waiting) if _of(key) == gateway]
 
     def _forget(self, key: str) -> None:
         self._leases.pop(key, None)
+        self._lingering.pop(key, None)
         if self._waiting.pop(key, None) is not None:
             self._queue.remove(key)
 
@@ -122,7 +170,8 @@ class Room:
         elif not self._limit or said.limit_set > self._limit_set:
             self._limit, self._limit_set = said.limit, said.limit_set
         listed = {claim.key for claim in (*said.leases, *said.waiting)}
-        for key in [key for key in (*self._leases, *self._waiting) if _of(key) == gateway]:
+        for key in self._of(gateway):
+            self._lingering.pop(key, None)  # it was not dead: only its connection was
             if key not in listed:
                 self._forget(key)
         missing = [claim for claim in said.leases if claim.key not in self._leases]
@@ -150,7 +199,7 @@ class Room:
     def _change(self, gateway: str, known: _Gateway, said: Operation, now: int, ttl: int) -> None:
         match said:
             case Renew():
-                known.active = said.active
+                known.active, known.linger = said.active, said.linger
                 known.expires = now + ttl
                 if said.limit is not None:
                     self._set_limit(said.limit, now)
@@ -162,7 +211,7 @@ class Room:
                 for key in said.keys:
                     self._forget(key)
             case Leave():
-                self._remove(gateway)
+                self._remove(gateway, said.linger, now)
 
     def _set_limit(self, limit: int, now: int) -> None:
         self._limit, self._limit_set = limit, max(now, self._limit_set + 1)
@@ -172,8 +221,7 @@ class Room:
         self._leases[claim.key] = claim.share
 
     def _wait(self, claim: Claim, queue_limit: int) -> None:
-        if claim.weight != 1.0:
-            self._queue._weights[claim.share] = claim.weight
+        self._queue.weigh(claim.share, claim.weight)
         if len(self._waiting) >= queue_limit:
             loser = self._queue.newest_of_longest(than=claim.share)
             gone = claim.key if loser is None else loser
@@ -199,8 +247,7 @@ class Room:
         if self._waiting:
             again = self._calm_until - now
             if again <= 0:
-                soonest = min((self._gateways[_of(key)].expires for key in self._leases), default=now)
-                again = max(1, soonest - now)
+                again = max(1, min(map(self._free_at, self._leases), default=now) - now)
         standing = isinstance(operation, Register | Renew)
         others = [known.active for name, known in self._gateways.items() if name != gateway]
         return Answer(
@@ -215,6 +262,10 @@ class Room:
             active=sum(others) if standing else 0,
             again=again,
         )
+
+    def _free_at(self, key: str) -> int:
+        """When a lease ends at the latest, if nobody speaks for it."""
+        return self._lingering[key] if key in self._lingering else self._gateways[_of(key)].expires
 
     def _told(self, gateway: str, answer: Answer) -> tuple[Answer, dict[str, Notice]]:
         granted, self._granted = self._granted, {}

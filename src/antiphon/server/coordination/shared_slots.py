@@ -26,7 +26,7 @@ import hashlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -68,6 +68,8 @@ class CoordinatorGoneError(QueueFullError):
 class SharedSlots(Slots):
     """See the module.
 
+    `linger` is how many seconds a lease stays used when this process is gone in the middle of it: the
+    upstream may work on. It may be set at any time; the coordinator is told with the next heartbeat.
     `gateways` is how many are taken to share the slots before the coordinator has ever said; `patience` in
     seconds, None: a third of the TTL. `lost` is only called for leases that were held, not for draining ones.
     """
@@ -82,19 +84,17 @@ class SharedSlots(Slots):
         policy: Policy = "local_share",
         patience: float | None = None,
         gateways: int = 1,
+        linger: float = 0.0,
         queue_limit: int = QUEUE_LIMIT,
         on_draining: Callable[[], None] | None = None,
-        weights: Mapping[str, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(
-            name, slots, queue_limit=queue_limit, on_draining=on_draining, weights=weights, clock=clock
-        )
+        super().__init__(name, slots, queue_limit=queue_limit, on_draining=on_draining, clock=clock)
         self._elapsed = _since_boot if clock is time.monotonic else clock
-        self._shared_weights = dict(weights or {})
         self._coordinator = coordinator
         self._lost = lost
         self._policy: Policy = policy
+        self.linger = linger
         self._ttl = coordinator.ttl
         self._patience = self._ttl / 3 if patience is None else patience
         self._numbers = itertools.count(1)
@@ -106,7 +106,8 @@ class SharedSlots(Slots):
         # What the coordinator said last.
         self._view = Answer(gateways=gateways)
         self._past = ""  # the state that our leases are registered in
-        self._others_active = 0
+        self._others_active = 0  # what others' leases explain of a report, and what they may explain
+        self._others_used = 0
         # The conversation with it.
         self._up = False  # a connection stands, and we are registered or about to be
         self._alone = False
@@ -135,7 +136,7 @@ class SharedSlots(Slots):
 
     async def aclose(self) -> None:
         """Leave: others have what was held here at once. Nothing is granted any more."""
-        self._send(Leave())
+        self._send(Leave(self._linger_ms))
         self._up = self._alone = False
         self._timers.stop()
         await self._coordinator.aclose()
@@ -158,6 +159,7 @@ class SharedSlots(Slots):
         granted: Callable[[Lease], None],
         *,
         share: str = "",
+        weight: float = 1.0,
         priority: Priority = Priority.INTERACTIVE,
         displaced: Callable[[], None] | None = None,
     ) -> Ticket:
@@ -169,14 +171,10 @@ class SharedSlots(Slots):
         if self._alone and self._policy == "closed":
             raise CoordinatorGoneError
         ticket = Ticket(self, owner, share, self._clock(), granted, displaced)
-        # Some of those who wait may be granted at once; the coordinator knows, and bounds the whole queue.
-        if len(self._queue) >= self._queue_limit + max(0, self._free()):
-            loser = self._queue.newest_of_longest(than=share)
-            if loser is None:
-                raise QueueFullError
-            self._left(loser)
-            loser._displace()
+        if self._full:
+            self._make_room(share, weight)
         key = f"{self._coordinator.gateway}:{next(self._numbers)}"
+        self._queue.weigh(share, weight)
         self._queue.push(ticket, share=share, priority=priority)
         self._tickets[key] = ticket
         self._ticket_keys[ticket] = key
@@ -185,24 +183,34 @@ class SharedSlots(Slots):
         self._wake()
         return ticket
 
+    def would_refuse(self, *, share: str = "", weight: float = 1.0) -> bool:
+        """As `Slots.would_refuse`. What only the coordinator knows, a full queue of all, it cannot tell."""
+        if self._alone and self._policy == "closed":
+            return True
+        return super().would_refuse(share=share, weight=weight)
+
     def set_slots(self, slots: int) -> None:
         """The limit changed, for all gateways: whoever says so last is right."""
         # Said even if it is what we knew: another gateway may have said something else since.
         self._limit = slots
         self._limit_is_news = not self._up
-        self._send(Renew(self._active(), slots))
+        self._send(self._renewal(slots))
         self._wake()
 
     def settle(self, busy: int) -> None:
         """As `Slots.settle`; what other gateways' leases explain is asked for first."""
         if self._up and self._view.gateways > 1:
-            look = Renew(self._active())
+            look = self._renewal()
             self._busy = (busy, look)
             self._send(look)
         else:
-            super().settle(busy)  # nobody else, or nobody to ask: what others explain is not subtracted
+            # Nobody else, or nobody to ask: what others explain is not subtracted.
+            others = 0 if self._view.gateways <= 1 else self._limit
+            self._settle(busy, others_active=0, others_used=others)
 
-    def expected_wait(self, position: int | None = None, *, share: str = "") -> float:
+    def expected_wait(
+        self, position: int | None = None, *, share: str = "", weight: float | None = None
+    ) -> float:
         """As `Slots.expected_wait`, in the queue of all gateways. `position` is in that queue too.
 
         Of the others' queues only the length is known: a newcomer's place in them is in proportion to
@@ -210,7 +218,7 @@ class SharedSlots(Slots):
         """
         ahead = position
         if ahead is None:
-            ahead = self._queue.ahead_of_newcomer(share, self._used())
+            ahead = self._queue.ahead_of_newcomer(share, self._used(), weight)
             if len(self._queue):
                 ahead = ahead * max(len(self._queue), self._view.waiting) // len(self._queue)
             else:
@@ -248,7 +256,7 @@ class SharedSlots(Slots):
         super()._freed(lease)
 
     def _draining(self) -> None:
-        self._send(Renew(self._active()))  # one that explains a busy slot less
+        self._send(self._renewal())  # one that explains a busy slot less
         super()._draining()
 
     def _wake(self) -> None:
@@ -272,6 +280,7 @@ class SharedSlots(Slots):
         self._leases.add(lease)
         self._held[key] = lease
         self._lease_keys[lease] = key
+        self._comparison.used(len(self._leases))
         ticket._grant(lease)
 
     def _local_limit(self) -> int:
@@ -318,7 +327,7 @@ class SharedSlots(Slots):
         self._take(answer.granted, answer.displaced)
         if self._busy is not None and self._busy[1] is operation:
             busy, self._busy = self._busy[0], None
-            super().settle(max(0, busy - self._others_active))
+            self._settle(busy, others_active=self._others_active, others_used=self._others_used)
 
     def on_notice(self, notice: Notice) -> None:
         # Before its answer a `Register` was not read yet: it has these keys as they were.
@@ -330,6 +339,7 @@ class SharedSlots(Slots):
         if answer.gateways:
             # The smaller of two looks: one that counts too many would free a slot twice.
             self._others_active = min(answer.active, self._view.active)
+            self._others_used = max(0, max(answer.used, self._view.used) - len(self._leases))
             self._view = answer
         else:
             view = self._view
@@ -386,6 +396,7 @@ class SharedSlots(Slots):
                 limit_set=self._view.limit_set,
                 queue_limit=self._queue_limit,
                 active=self._active(),
+                linger=self._linger_ms,
                 leases=[self._claim(key, lease.share) for key, lease in self._held.items()],
                 waiting=[self._claim(key, ticket.share) for key, ticket in self._tickets.items()],
             )
@@ -429,7 +440,7 @@ class SharedSlots(Slots):
 
     def _look(self) -> None:
         if self._up:
-            self._send(Renew(self._active()))
+            self._send(self._renewal())
 
     def _go_alone(self) -> None:
         self._alone = True
@@ -467,12 +478,21 @@ class SharedSlots(Slots):
         if len(self._unanswered) == 1:
             self._watch_answers()
 
-    def _claim(self, key: str, share: str) -> Claim:
-        weight = self._shared_weights.get(share, 1.0)
-        return Claim(key, _digest(share), weight, self._priorities.get(key, Priority.INTERACTIVE))
+    def _renewal(self, limit: int | None = None) -> Renew:
+        return Renew(self._active(), self._linger_ms, limit)
 
-    def _active(self) -> int:
-        return sum(lease.active and lease.state is LeaseState.HELD for lease in self._leases)
+    @property
+    def _linger_ms(self) -> int:
+        return round(self.linger * 1000)
+
+    @property
+    def _full(self) -> bool:
+        # Some of those who wait may be granted at once; the coordinator knows, and bounds the whole queue.
+        return len(self._queue) >= self._queue_limit + max(0, self._free())
+
+    def _claim(self, key: str, share: str) -> Claim:
+        weight = self._queue.weight(share)
+        return Claim(key, _digest(share), weight, self._priorities.get(key, Priority.INTERACTIVE))
 
 
 def _since_boot() -> float:

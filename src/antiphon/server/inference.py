@@ -1,0 +1,249 @@
+"""The routes that need an upstream: a request's body becomes a plan, the plan an exchange.
+
+Owns what happens between a request's last byte and its exchange: the key's limits, the plan, strict mode. How
+the exchange runs is server.exchange's; what a body means is the planner's. Every way out of here ends what
+the key was charged for.
+
+    await inference.messages(request)         # POST /v1/messages
+    await inference.count_tokens(request)
+    await inference.relay(request, "/chat/completions")
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.core import own_faults
+from antiphon.core.parts import Fault, MessageUsage
+from antiphon.core.surfaces.messages.events import usage_fields
+from antiphon.server import clients
+from antiphon.server.answering import Answering
+from antiphon.server.answers import Headers, Receive, Send, answer_headers, respond
+from antiphon.server.asgi_link import AsgiLink
+from antiphon.server.choosing import Chooser
+from antiphon.server.edge import link_of
+from antiphon.server.entry import Identity, unknown_model
+from antiphon.server.exchange import Exchange
+from antiphon.server.exchange_terms import Job
+from antiphon.server.key_limits import Admission, Refusal
+from antiphon.server.plan import ANYWHERE, Aim, Plan, Planner
+from antiphon.server.reading import TooLargeError, read_body
+from antiphon.server.retries import Retries
+from antiphon.server.surface import MESSAGES, OPENAI, Surface
+
+if TYPE_CHECKING:
+    from antiphon.server.app import Gateway
+
+CLOSE: tuple[tuple[bytes, bytes], ...] = ((b"connection", b"close"),)
+
+
+class Asked(Struct, frozen=True):
+    """One request of a client that may ask: ASGI's three, and who it is."""
+
+    scope: Any
+    receive: Receive
+    send: Send
+    request_id: str
+    identity: Identity
+
+
+class Inference:
+    """See the module. It lives as long as its gateway, and reads its settings with every request."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    # --- the routes ---
+
+    async def messages(self, asked: Asked) -> None:
+        """`POST /v1/messages`."""
+        body = await self._body(asked, MESSAGES)
+        if body is None:
+            return
+        table = self._gateway.backend.table
+        kept = list(body) if table.may_replan else []
+        planned = await self._plan(body)
+        del body  # it would stay for as long as the answer takes
+        if (refused := self._refusal(planned, asked)) is not None or isinstance(planned, Fault):
+            await self._refuse(asked, MESSAGES, refused or planned)
+            return
+        if planned.answers_itself:
+            await self._answer_empty(planned, asked)
+            return
+
+        async def replan(aim: Aim) -> Plan | Fault:
+            again = await self._plan(list(kept), aim=aim)
+            return self._refusal(again, asked) or again
+
+        await self._run(planned, MESSAGES, replan, asked)
+
+    async def relay(self, asked: Asked, path: str) -> None:
+        """An OpenAI client's request, which passes as it is. `path` below a base URL."""
+        body = await self._body(asked, OPENAI)
+        if body is None:
+            return
+        kept = list(body) if self._gateway.backend.table.may_replan else []
+        planned = await self._gateway.planning.relay(self._planner(), body, path)
+        del body
+        if (refused := self._refusal(planned, asked)) is not None or isinstance(planned, Fault):
+            await self._refuse(asked, OPENAI, refused or planned)
+            return
+
+        async def replan(aim: Aim) -> Plan | Fault:
+            again = await self._gateway.planning.relay(self._planner(), list(kept), path, aim)
+            return self._refusal(again, asked) or again
+
+        await self._run(planned, OPENAI, replan, asked)
+
+    async def count_tokens(self, asked: Asked) -> None:
+        """`POST /v1/messages/count_tokens`."""
+        body = await self._body(asked, MESSAGES)
+        if body is None:
+            return
+        planned = await self._plan(body, counting=True)
+        if isinstance(planned, Fault) or not asked.identity.allows(planned.model):
+            fault = planned if isinstance(planned, Fault) else unknown_model(planned.model)
+            await self._refuse(asked, MESSAGES, fault)
+            return
+        # Bounded to two seconds and harmless to finish: a client that leaves here costs nothing.
+        upstream = self._gateway.backend.upstreams.get(planned.target.upstream)
+        counted = None if upstream is None else await upstream.counter.count(planned.chat.body)
+        tokens = planned.chat.input_estimate if counted is None else counted
+        said = b"estimate" if counted is None else b"exact"
+        headers = [*answer_headers(asked.request_id, planned.chat.degraded), (b"antiphon-token-count", said)]
+        self._gateway.metrics.counted(planned.target.upstream, exact=counted is not None)
+        await respond(asked.send, 200, b'{"input_tokens":%d}' % tokens, headers)
+
+    # --- from a body to an exchange ---
+
+    async def _body(self, asked: Asked, surface: Surface) -> list[bytes] | None:
+        """The request's body, or None: the client left, or was told that it is too large."""
+        limit = self._gateway.limits.max_body
+        try:
+            return await read_body(asked.scope, asked.receive, limit)
+        except TooLargeError:
+            await self._refuse(asked, surface, own_faults.too_large(limit), CLOSE)
+            return None
+
+    def _planner(self) -> Planner:
+        return Planner(self._gateway.backend.table, self._gateway.sealer)
+
+    async def _plan(self, body: list[bytes], *, counting: bool = False, aim: Aim = ANYWHERE) -> Plan | Fault:
+        return await self._gateway.planning.plan(self._planner(), body, counting=counting, aim=aim)
+
+    def _refusal(self, planned: Plan | Fault, asked: Asked) -> Fault | None:
+        """Why a plan must not be carried out, whatever the upstreams would say."""
+        if self._gateway.draining:
+            return own_faults.SHUTTING_DOWN
+        if isinstance(planned, Fault):
+            return planned
+        if not asked.identity.allows(planned.model):
+            return unknown_model(planned.model)
+        strict = (
+            self._gateway.settings.strict or asked.identity.strict or _asks_strict(asked.scope["headers"])
+        )
+        if strict and planned.chat.degraded:
+            said = f"{planned.chat.degraded[0]}: cannot be carried to this upstream (antiphon-strict)"
+            return own_faults.invalid_request(said)
+        return None
+
+    async def _refuse(
+        self, asked: Asked, surface: Surface, fault: Fault | Plan, extra: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
+        if not isinstance(fault, Fault):
+            raise TypeError("a plan is no refusal")
+        if self._gateway.draining:
+            extra = CLOSE
+        self._gateway.metrics.refused(fault.kind, surface.name)
+        await surface.respond(asked.send, fault, asked.request_id, extra)
+
+    async def _answer_empty(self, planned: Plan, asked: Asked) -> None:
+        """`max_tokens: 0` asks for no token: the answer is known (protocol: Messages API, max_tokens)."""
+        usage = MessageUsage(planned.chat.input_estimate, 0)
+        message: dict[str, Any] = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": planned.model,
+            "content": [],
+            "stop_reason": "max_tokens",
+            "stop_sequence": None,
+            "usage": usage_fields(usage, final=True),
+        }
+        headers = answer_headers(asked.request_id, planned.chat.degraded)
+        await respond(asked.send, 200, msgspec.json.encode(message), headers)
+
+    async def _run(self, planned: Plan, surface: Surface, replan: Any, asked: Asked) -> None:
+        """One exchange, within what its key may use up."""
+        gateway, identity = self._gateway, asked.identity
+        said = await gateway.key_limits.check(identity.key, planned.chat.input_estimate, time.time())
+        if isinstance(said, Refusal):
+            await self._refuse(asked, surface, said.fault, said.headers)
+            return
+        exchange = None
+        try:
+            exchange = self._exchange(planned, surface, replan, asked, said)
+            await self._serve(exchange, asked)
+        finally:
+            said.finish(None if exchange is None else exchange.charged)
+
+    def _exchange(
+        self, planned: Plan, surface: Surface, replan: Any, asked: Asked, admission: Admission
+    ) -> Exchange:
+        gateway, identity, headers = self._gateway, asked.identity, asked.scope["headers"]
+        gateway.budget.earn(gateway.clock())
+        job = Job(
+            asked.request_id,
+            planned,
+            surface,
+            replan,
+            share=identity.share,
+            weight=identity.weight,
+            key=identity.name,
+            headers=admission.headers,
+            forwarded=clients.api_headers(headers),
+            priority=clients.priority(headers, planned.chat, identity.highest),
+            patience=clients.patience(headers),
+        )
+        return Exchange(
+            job,
+            chooser=Chooser(
+                gateway.backend.upstreams,
+                gateway.backend.prefixes,
+                clock=gateway.clock,
+                session=clients.session(headers),
+            ),
+            answering=Answering(gateway.limits, gateway.sealer),
+            retries=Retries(gateway.settings.retries, gateway.budget, clock=gateway.clock),
+            limits=gateway.limits,
+            clock=gateway.clock,
+            upstream_closed=gateway.metrics.closing.observe,
+        )
+
+    async def _serve(self, exchange: Exchange, asked: Asked) -> None:
+        gateway = self._gateway
+        gateway.live.add(exchange)
+        link = link_of(asked.scope)
+        try:
+            if link is not None:
+                await exchange.serve(link, asked.send)
+            else:
+                plain = AsgiLink(asked.receive, asked.send)
+                plain.start()
+                try:
+                    await exchange.serve(plain, plain.send)
+                finally:
+                    await plain.stop()
+        finally:
+            gateway.live.discard(exchange)
+            exchange.record.write()
+            gateway.metrics.observe(exchange.record)
+
+
+def _asks_strict(headers: Headers) -> bool:
+    return any(name == b"antiphon-strict" and value.strip().lower() == b"true" for name, value in headers)
