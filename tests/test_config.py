@@ -48,7 +48,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.upstreams, settings.models, settings.coordination) == ((), (), None)
     assert (settings.keys_file, settings.admin_key, settings.allow_anonymous) == (None, None, False)
     health = settings.health
-    assert (health.interval, health.open_after, health.backoff_first, health.backoff_max) == (10, 5, 1, 60)
+    assert (health.interval, health.open_after, health.backoff_first, health.backoff_max) == (10, 3, 1, 30)
     assert (settings.retries.attempts, settings.retries.budget) == (2, 0.2)
 
 

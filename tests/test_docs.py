@@ -12,6 +12,7 @@ import pytest
 
 import antiphon
 from antiphon import config
+from antiphon.config_tables import environment_names
 from antiphon.core import stream
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +74,7 @@ def test_a_stale_section_is_noticed_and_mended(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: limits -->\nold\n<!-- end: limits -->\nafter\n")
     fresh = generate.stale(tmp_path)[page]
-    assert fresh.startswith("before\n<!-- generated: limits -->\n| environment |")
+    assert fresh.startswith("before\n<!-- generated: limits -->\n| setting |")
     assert fresh.endswith("\n<!-- end: limits -->\nafter\n")
     page.write_text(fresh)
     assert generate.stale(tmp_path) == {}
@@ -156,8 +157,9 @@ def test_files_that_are_named_exist(page):
     )
     places += (*(ROOT / "src/antiphon/core").glob("*/"), ROOT / "src/antiphon/core/surfaces/messages")
     places += (ROOT / "src/antiphon/server/coordination", ROOT / "src/antiphon/observe")
-    places += (ROOT / "tests/conformance",)
-    names = [span for span in _SPAN.findall(_prose(page)) if _FILE.fullmatch(span)]
+    places += (ROOT / "tests/conformance", ROOT / "examples")
+    made = {"antiphon-keys.json"}  # by a command, for its user
+    names = [span for span in _SPAN.findall(_prose(page)) if _FILE.fullmatch(span) and span not in made]
     assert [name for name in names if not any((place / name).exists() for place in places)] == []
 
 
@@ -188,13 +190,16 @@ def test_commands_have_the_flags_that_are_printed(page):
 @every_page
 def test_flags_in_prose_exist(page):
     known = {
-        flag for command in generate.commands().values() for option in command.params for flag in option.opts
+        flag
+        for command in generate.commands().values()
+        for option in command.params
+        for flag in (*option.opts, *option.secondary_opts)
     }
     known |= {"--check"}  # docs/generate.py's own
     known |= {flag for bench in (ROOT / "bench").glob("*.py") for flag in _FLAG.findall(bench.read_text())}
     foreign = {"--max-num-seqs", "--max-running-requests", "--parallel"}  # of inference servers
     spans = [span for span in _SPAN.findall(_prose(page)) if span.startswith("--")]
-    assert {span.split()[0] for span in spans} - known - foreign - {"--no-strict"} == set()
+    assert {span.split()[0] for span in spans} - known - foreign == set()
 
 
 @every_page
@@ -209,7 +214,7 @@ def test_make_targets_that_are_named_exist(page):
 def test_environment_variables_that_are_named_exist(page):
     readers = [*(ROOT / "src").rglob("*.py"), ROOT / "tests" / "conftest.py"]
     known = {name for reader in readers for name in _VARIABLE.findall(reader.read_text())}
-    known |= {f"ANTIPHON_{name.upper()}" for name in type(LIMITS).__struct_fields__}
+    known |= set(environment_names())
     assert set(_VARIABLE.findall(page.read_text())) - known == set()
 
 

@@ -209,10 +209,10 @@ def _run(loaded: Loaded) -> None:
     log.configure(level=settings.log_level, as_json=settings.log_json)
     embedded = None if settings.upstreams else _embedded()
     try:
-        gateway = gateway_for(settings, sealer, embedded)
+        gateway = gateway_for(settings, sealer, embedded, loaded)
     except ModuleNotFoundError:
         stop("--coordination: the redis client is not installed (pip install 'antiphon[fleet]')")
-    except (ValueError, OSError) as wrong:
+    except (ConfigError, ValueError, OSError) as wrong:
         stop(str(wrong))
     if settings.workers == 1:
         run(gateway, on_started=lambda bound: _greet(settings, bound, loaded.origins.file))
@@ -222,6 +222,7 @@ def _run(loaded: Loaded) -> None:
             settings,
             sealer,
             embedded,
+            loaded=loaded,
             policy=settings.coordination_policy,
             on_started=lambda bound: _greet(settings, bound, loaded.origins.file),
         )

@@ -181,11 +181,27 @@ class HealthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     interval: Annotated[Seconds, Meta(description="between two probes of an upstream")] = 10.0
     open_after: Annotated[
         Count, Meta(description="failures in a row after which a target gets no requests")
-    ] = 5
+    ] = 3
+    failure_rate: Annotated[
+        float, Meta(gt=0, le=1, description="or this share of at least `volume` outcomes within `window`")
+    ] = 0.5
+    volume: Annotated[Count, Meta(description="outcomes, at least, of which that share is taken")] = 10
+    window: Annotated[Seconds, Meta(description="in which those outcomes lie")] = 30.0
     backoff_first: Annotated[Seconds, Meta(description="until it is tried again, the first time")] = 1.0
     backoff_max: Annotated[
         Seconds, Meta(description="the longest such wait: it doubles with every failure")
-    ] = 60.0
+    ] = 30.0
+    probes: Annotated[
+        bool, Meta(description="ask servers of which no request tells; false: where every call is counted")
+    ] = True
+    recovery: Annotated[
+        Seconds, Meta(description="between two probes of one that is gone, or loads its model")
+    ] = 2.0
+    busy_wait: Annotated[
+        Seconds,
+        Meta(description="for which one that says 429, 503 or 529 is left alone, if it names no time"),
+    ] = 1.0
+    busy_limit: Annotated[Seconds, Meta(description="the longest time that it may name")] = 60.0
 
 
 class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

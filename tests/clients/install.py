@@ -1,10 +1,10 @@
-"""Installs the official Python SDK in three majors, each into an environment of its own under `.sdk/`.
+"""Installs the official Python SDKs, each major of each into an environment of its own under `.sdk/`.
 
     python tests/clients/install.py        # what is there already is left alone
 
-Owns `.sdk/`: made from `requirements/sdk-N.txt`, with hashes, and made anew when that lock changes. A major
-that cannot be installed (no network) is named and left out: its tests are skipped then. Nothing here is
-needed to run the gateway.
+Owns `.sdk/`: made from `requirements/sdk-MAJOR.txt`, with hashes, and made anew when that lock changes. A
+plain number is a major of the Anthropic SDK. One that cannot be installed (no network) is named and left
+out: its tests are skipped then. Nothing here is needed to run the gateway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MAJORS = ("0", "1", "2")
+MAJORS = ("0", "1", "2", "openai-1", "openai-2", "openai-3")
 
 
 def python_of(major: str) -> Path:
@@ -33,11 +33,17 @@ def install(major: str) -> None:
     """Raises CalledProcessError if pip cannot get or verify a package."""
     folder = ROOT / ".sdk" / major
     shutil.rmtree(folder, ignore_errors=True)
-    # One pip serves all three: theirs would only take time to unpack.
+    # One pip serves them all: theirs would only take time to unpack.
     _run("-m", "venv", "--without-pip", str(folder))
     pip = ("-m", "pip", "--disable-pip-version-check", "-qq", "--python", str(python_of(major)))
     _run(*pip, "install", "--require-hashes", "--only-binary", ":all:", "-r", str(_lock(major)))
     shutil.copyfile(_lock(major), _stamp(major))
+
+
+def called(major: str) -> str:
+    """What people call it."""
+    maker, _, number = major.rpartition("-")
+    return f"{'OpenAI' if maker else 'Anthropic'} SDK {number}.x for Python"
 
 
 def _lock(major: str) -> Path:
@@ -56,11 +62,11 @@ def main() -> None:
     for major in MAJORS:
         if installed(major):
             continue
-        print(f"antiphon: installing the Python SDK {major}.x for the tests (once)", flush=True)
+        print(f"antiphon: installing the {called(major)} for the tests (once)", flush=True)
         try:
             install(major)
         except subprocess.CalledProcessError:
-            print(f"antiphon: the Python SDK {major}.x could not be installed, its tests are left out")
+            print(f"antiphon: the {called(major)} could not be installed, its tests are left out")
 
 
 if __name__ == "__main__":

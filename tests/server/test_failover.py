@@ -10,6 +10,7 @@ from antiphon.config import RetrySettings
 from antiphon.core.parts import Fault
 from server.fleet_house import FleetHouse, honest_error, refusing_port, whole_answer
 from server.harness import Client, Visit, chunk, deaf_listener, frame, on_both_loops, on_uvloop, until
+from server.storm import HOUSE, Storm
 
 ROLE = frame({"role": "assistant", "content": ""})
 ERROR = b'data: {"error":{"message":"the engine is dead","code":500}}\n\n'
@@ -545,3 +546,21 @@ async def test_a_replica_that_dies_under_forty_requests() -> None:
                 whole_answer(response, tag)
         assert house["a"].health.state(house.clock.now) == "open"
         assert house["a"].health.statistics(house.clock.now).opened == 1  # not once for each of them
+
+
+@pytest.mark.parametrize("profile", ["generic", "ollama"])
+@on_uvloop
+async def test_random_faults_at_two_upstreams(profile) -> None:
+    """Clients and servers that fail in every way at once, with failovers in between; nothing is left."""
+    retries = RetrySettings(attempts=3, budget=1.0)
+    kinds: dict[str, dict] = {"a": {}, "b": {}, "c": {"kind": "openai"}}
+    async with FleetHouse(**{**HOUSE, "slots": 3}, profile=profile, kinds=kinds, retries=retries) as house:
+        storm = Storm(house, seed=21)
+        for scripted in house.scripted:
+            scripted.answering = storm._answer
+        await storm.blow(250)
+        records = house.records_written
+        assert {record["cause"] for record in records} >= {"finished", "upstream", "client", "deadline"}
+        assert sum(record.get("retries", 0) for record in records) > 10
+        assert {record["upstream"] for record in records} == {"a", "b", "c"}
+        assert not any(visit.tag == "never" for scripted in house.scripted for visit in scripted.visits)

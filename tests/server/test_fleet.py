@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.config import HealthSettings, RetrySettings
 from antiphon.server.fleet import Fleet
+from antiphon.server.plan import Aim
 from server.fleet_house import FleetHouse, honest_error, model, whole_answer
 from server.harness import Client, Clock, on_both_loops, on_uvloop, until
 
@@ -365,6 +366,36 @@ async def test_a_picture_goes_to_who_reads_pictures_whoever_has_a_slot() -> None
         assert visit.at == "a"
         visit.answer("a dot")
         whole_answer(await client.response(), "a dot")
+
+
+@on_uvloop
+async def test_what_does_not_fit_as_it_is_written_for_this_slot_gives_the_slot_back() -> None:
+    """Another kind of server, another body, another estimate: the plan comes back for the longer model."""
+    kinds: dict[str, dict[str, Any]] = {"a": {}, "b": {"kind": "openai"}, "c": {}}
+    models = (
+        model("m", "a", "b", overflow="long"),
+        model("long", "c"),
+        model("only-a", "a"),
+        model("only-b", "b"),
+    )
+    async with FleetHouse(kinds=kinds, models=models, slots=1) as house:
+        held = await house.hold("a", "b")
+        client = await house.ask()
+        await house.waiting_at("b", 1)
+        plan = house.gateway.planning.plan
+
+        async def too_long(*args: Any, aim: Any, **options: Any) -> Any:
+            assert aim.target.upstream == "b"
+            return await plan(*args, aim=Aim(model="long"), **options)
+
+        house.gateway.planning.plan = too_long
+        held["b"][0].answer()
+        visit = await house.visit()
+        assert (visit.at, visit.body["model"]) == ("c", "long")
+        assert house.slots_of("b") == (0, 0, 0)
+        visit.answer("long")
+        whole_answer(await client.response(), "long")
+        held["a"][0].answer()
 
 
 # --- A server that falls ill ----------------------------------------------------------------------------------

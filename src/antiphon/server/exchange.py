@@ -212,7 +212,7 @@ class Exchange:
         if not places:
             self._refuse(self._chooser.refusal(self._plan))
             return
-        wait = min(place.upstream.slots.expected_wait(share=job.share) for place in places)
+        wait = min(place.upstream.slots.expected_wait(share=job.share, weight=job.weight) for place in places)
         if wait > job.patience:
             self._overload(own_faults.queue_timeout(math.ceil(wait)))
             return
@@ -230,7 +230,10 @@ class Exchange:
     def _expected_wait(self) -> int:
         """Whole seconds after which it may be worth to come back."""
         places = self._chooser.places(self._plan)
-        waits = (place.upstream.slots.expected_wait(share=self.job.share) for place in places)
+        waits = (
+            place.upstream.slots.expected_wait(share=self.job.share, weight=self.job.weight)
+            for place in places
+        )
         return math.ceil(min(waits, default=0.0))
 
     def _overload(self, fault: Fault, cause: str = "overload") -> None:

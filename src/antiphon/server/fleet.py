@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from antiphon.config import DEFAULT_SLOTS, ModelSettings, Settings, UpstreamSettings
+from antiphon.config import DEFAULT_SLOTS, HealthSettings, ModelSettings, Settings, UpstreamSettings
 from antiphon.core.dialects.address import key_headers
 from antiphon.server.backends import nobody, session_for_facts, sharing
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
@@ -128,15 +128,26 @@ class Fleet:
         return Route(model.name, targets, model.window, "", model.overrides, model.fallbacks)
 
     async def models(self) -> list[Model]:
-        """What clients may ask for: the configured names, or what the upstreams list. Cancel safe."""
+        """What clients may ask for: the configured names, and what upstreams list whose names pass through.
+
+        Cancel safe.
+        """
         await asyncio.gather(*(each.catalog.models() for each in self._members.values()))
-        if not self._by_listing:
-            table = self.table
-            known = [route for route in table.routes if route.exact]
-            return with_aliases([Model(each.model, table.find(each.model).widest) for each in known])
-        models: dict[str, Model] = {}
-        for each in self._members.values():
-            models = {**each.catalog.known, **models}
+        table = self.table
+        models = {
+            route.model: Model(route.model, table.find(route.model).widest)
+            for route in table.routes
+            if route.exact
+        }
+        through = [
+            target.upstream
+            for route in table.routes
+            if route.model == ANY
+            for target in route.targets
+            if target.sends is None
+        ]
+        for name in through:
+            models = {**self._members[name].catalog.known, **models}
         return with_aliases(list(models.values()))
 
     # --- life ---
@@ -152,8 +163,9 @@ class Fleet:
             clock=self._clock,
             returned=self._returned,
             interval=health.interval,
+            recovery=health.recovery,
         )
-        if self._probes:
+        if self._probes and health.probes:
             self._prober.start()
         unknown = [each for each in self._members.values() if _asks(each.settings)]
         await asyncio.gather(*(self._recognise(each) for each in unknown))
@@ -164,17 +176,12 @@ class Fleet:
     def _add(self, one: UpstreamSettings) -> None:
         if self._session is None:
             raise RuntimeError("the fleet has not started")
-        rules = self._settings.health
         upstream = Upstream(
             one,
             self._settings.limits,
             session=self._session,
             sharing=self._sharings.pop(one.name),
-            health=Health(
-                Rules(
-                    consecutive=rules.open_after, backoff=rules.backoff_first, backoff_limit=rules.backoff_max
-                )
-            ),
+            health=Health(_rules(self._settings.health)),
         )
         upstream.start()
         self._members[one.name] = _Member(one, upstream, self._session)
@@ -305,6 +312,19 @@ def _check(one: UpstreamSettings) -> None:
         parse_base_url(one.base_url)
     except ValueError as wrong:
         raise ValueError(f"upstream {one.name}: {wrong}") from None
+
+
+def _rules(health: HealthSettings) -> Rules:
+    return Rules(
+        consecutive=health.open_after,
+        failure_rate=health.failure_rate,
+        volume=health.volume,
+        window=health.window,
+        backoff=health.backoff_first,
+        backoff_limit=health.backoff_max,
+        busy_wait=health.busy_wait,
+        busy_limit=health.busy_limit,
+    )
 
 
 def _asks(one: UpstreamSettings) -> bool:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault, MessageUsage
 from antiphon.core.surfaces.messages.events import usage_fields
+from antiphon.observe.record import ExchangeRecord
 from antiphon.server import clients
 from antiphon.server.answering import Answering
 from antiphon.server.answers import Headers, Receive, Send, answer_headers, respond
@@ -35,6 +36,7 @@ from antiphon.server.plan import ANYWHERE, Aim, Plan, Planner
 from antiphon.server.reading import TooLargeError, read_body
 from antiphon.server.retries import Retries
 from antiphon.server.surface import MESSAGES, OPENAI, Surface
+from antiphon.server.turnstile import turned_away
 
 if TYPE_CHECKING:
     from antiphon.server.app import Gateway
@@ -63,7 +65,7 @@ class Inference:
     async def messages(self, asked: Asked) -> None:
         """`POST /v1/messages`."""
         body = await self._body(asked, MESSAGES)
-        if body is None:
+        if body is None or await self._turned_away(body, MESSAGES, asked):
             return
         table = self._gateway.backend.table
         kept = list(body) if table.may_replan else []
@@ -85,7 +87,7 @@ class Inference:
     async def relay(self, asked: Asked, path: str) -> None:
         """An OpenAI client's request, which passes as it is. `path` below a base URL."""
         body = await self._body(asked, OPENAI)
-        if body is None:
+        if body is None or await self._turned_away(body, OPENAI, asked):
             return
         kept = list(body) if self._gateway.backend.table.may_replan else []
         planned = await self._gateway.planning.relay(self._planner(), body, path)
@@ -129,6 +131,43 @@ class Inference:
         except TooLargeError:
             await self._refuse(asked, surface, own_faults.too_large(limit), CLOSE)
             return None
+
+    async def _turned_away(self, body: list[bytes], surface: Surface, asked: Asked) -> bool:
+        """Nobody could serve it now: it is told so before its body is translated."""
+        gateway, identity = self._gateway, asked.identity
+        if gateway.draining:
+            return False
+        turned = turned_away(
+            body,
+            gateway.backend.table,
+            gateway.backend.upstreams,
+            share=identity.share,
+            weight=identity.weight,
+            patience=clients.patience(asked.scope["headers"]),
+            allowed=identity.allows,
+        )
+        if turned is None:
+            return False
+        now = gateway.clock()
+        record = ExchangeRecord(
+            request_id=asked.request_id,
+            surface=surface.name,
+            key=identity.name,
+            model=turned.model,
+            upstream=turned.upstream,
+            streaming=turned.streaming,
+            began=now,
+            ended=now,
+            cause="overload",
+            status=surface.status_of(turned.fault),
+            error=turned.fault.kind,
+        )
+        try:
+            await surface.respond(asked.send, turned.fault, asked.request_id)
+        finally:
+            record.write()
+            gateway.metrics.observe(record)
+        return True
 
     def _planner(self) -> Planner:
         return Planner(self._gateway.backend.table, self._gateway.sealer)

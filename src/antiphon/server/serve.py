@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import resource
 import signal
 import socket
@@ -19,6 +20,7 @@ import structlog
 import uvicorn
 
 from antiphon.config import Settings
+from antiphon.config_file import Loaded
 from antiphon.core.seal import Sealer
 from antiphon.server.app import Backend, Gateway
 from antiphon.server.backends import EmbeddedBackend
@@ -27,9 +29,11 @@ from antiphon.server.embedded import Servers
 from antiphon.server.entry import entry_for
 from antiphon.server.fleet import Fleet
 from antiphon.server.key_limits import KeyLimits
+from antiphon.server.reload import ConfigWatch
 
 log = structlog.get_logger("antiphon.server")
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_WORDS = 0.2  # seconds for the last frames to reach a client before its connection is dropped
 
 
@@ -56,7 +60,9 @@ class AntiphonServer(uvicorn.Server):
             # A handler runs between any two byte codes: what it does waits until the loop's turn.
             loop.call_soon_threadsafe(self.handle_exit, number, frame)
 
-        before = {number: signal.signal(number, arrived) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Without files there is nothing to read again: then a closed terminal ends the gateway, as ever.
+        numbers = _SIGNALS if self._gateway.watch is not None else _SIGNALS[:2]
+        before = {number: signal.signal(number, arrived) for number in numbers}
         try:
             yield
         finally:
@@ -66,9 +72,14 @@ class AntiphonServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second ends what still runs, a third does not even clean up.
 
+        SIGHUP reads the configuration again, whether it has changed or not.
         Called from the loop.
         """
         loop = asyncio.get_running_loop()
+        if sig == signal.SIGHUP:
+            if self._gateway.watch is not None:
+                self._gateway.watch.check_now()
+            return
         if self._signals == 0:
             self._gateway.drain()
         elif self._signals == 1:
@@ -106,7 +117,9 @@ def raise_descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def gateway_for(settings: Settings, sealer: Sealer, embedded: Servers | None = None) -> Gateway:
+def gateway_for(
+    settings: Settings, sealer: Sealer, embedded: Servers | None = None, loaded: Loaded | None = None
+) -> Gateway:
     """The gateway that these settings ask for; without an upstream of the user's it needs the embedded ones.
 
     Raises ValueError for an upstream or a coordination that cannot be, ModuleNotFoundError where the redis
@@ -129,6 +142,8 @@ def gateway_for(settings: Settings, sealer: Sealer, embedded: Servers | None = N
     gateway = Gateway(
         settings, backend, sealer=sealer, entry=entry_for(settings), key_limits=KeyLimits(where)
     )
+    if loaded is not None and loaded.files:
+        gateway.watch = ConfigWatch(lambda: loaded.again(os.environ), gateway.apply, loaded.files)
     return gateway
 
 

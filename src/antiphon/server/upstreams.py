@@ -28,6 +28,7 @@ from antiphon.server.upstream import UpstreamPool
 _OF_THE_SERVER = ("cancels_everywhere", "drain_report", "slots_report", "probe")
 
 POLL = 0.1  # seconds between two looks at a server's report while leases drain
+LOOK = 5.0  # seconds between two looks while it works, and nothing drains
 BusyReport = Callable[[], Awaitable[int | None]]
 
 
@@ -80,6 +81,7 @@ class Upstream:
         self.name = settings.name
         self.health = health or Health()
         self._settings = settings
+        self._release_grace = limits.release_grace
         self._session = session
         self._given_busy = busy
         self._retired: list[TokenCounter] = []  # counters of what this server was taken to be before
@@ -113,11 +115,13 @@ class Upstream:
                 gateways=sharing.gateways,
                 queue_limit=limits.queue_length,
                 on_draining=self._watch,
+                linger=self._linger,
             )
         self._busy = self._report()
         self._reports = self._busy is not None  # it answered when it was last asked
         self._unavailable = unavailable
         self._watcher: asyncio.Task[None] | None = None
+        self._next_look = 0.0
 
     def _new_counter(self) -> TokenCounter:
         settings = self._settings
@@ -168,6 +172,13 @@ class Upstream:
             self.counter = self._new_counter()
         self._busy = self._report()
         self._reports = self._busy is not None
+        if self._shared is not None:
+            self._shared.linger = self._linger
+
+    @property
+    def _linger(self) -> float:
+        """Seconds for which the server may work on for a gateway that is gone."""
+        return 0.0 if self.quirks.cancels_everywhere else self._release_grace
 
     @property
     def idle(self) -> bool:
@@ -196,6 +207,9 @@ class Upstream:
         """Free draining leases whose grace has run out, where no report of the server's is the proof."""
         if self._busy is None or not self._reports:
             self.slots.expire(now)
+        if now >= self._next_look and self.works():
+            self._next_look = now + LOOK
+            self._watch()
 
     def _watch(self) -> None:
         if self._busy is not None and (self._watcher is None or self._watcher.done()):
@@ -204,7 +218,9 @@ class Upstream:
     async def _watch_drain(self, busy: BusyReport) -> None:
         # Two looks that agree: between them, a lease that the server had just finished is released.
         last: int | None = None
-        while self.slots.draining:
+        looks = 0  # two at least, also where nothing drains: the report is compared with our count
+        while self.slots.draining or looks < 2:
+            looks += 1
             now = await busy()
             self._reports = now is not None
             if now is not None and last is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.config import Settings
+from antiphon.config_file import Loaded
 from antiphon.core.seal import Sealer
 from antiphon.observe import log
 from antiphon.server.embedded import EmbeddedView, RemoteServers
@@ -57,7 +59,10 @@ class Address(Struct, frozen=True, array_like=True):
 
 
 class Orders(Struct, frozen=True):
-    """What a worker needs to know. `number` is from 1, `folder` is for what the workers share."""
+    """What a worker needs to know. `number` is from 1, `folder` is for what the workers share.
+
+    `settings` are those of the start: what has changed in the files since then is read by the worker.
+    """
 
     number: int
     settings: Settings
@@ -65,6 +70,7 @@ class Orders(Struct, frozen=True):
     addresses: list[Address]
     folder: str
     embedded: EmbeddedView | None = None
+    loaded: bytes = b""  # config_file.Loaded, pickled; empty where no file was read
 
     def __repr__(self) -> str:
         return f"Orders({self.number})"
@@ -75,7 +81,10 @@ class _Worker:
         self._orders = orders
         self._embedded = None if orders.embedded is None else RemoteServers(orders.embedded)
         self._heard = b""
-        gateway = self.gateway = gateway_for(orders.settings, Sealer(orders.seal_key), self._embedded)
+        # It comes through our own supervisor's pipe.
+        loaded: Loaded | None = pickle.loads(orders.loaded) if orders.loaded else None  # noqa: S301
+        sealer = Sealer(orders.seal_key)
+        gateway = self.gateway = gateway_for(orders.settings, sealer, self._embedded, loaded)
         self.metrics = gateway.metrics = WorkerMetrics(
             Path(orders.folder),
             known_models=gateway._known_models,
@@ -88,6 +97,8 @@ class _Worker:
 
     def _listening(self, port: int) -> None:
         asyncio.get_running_loop().add_reader(_ORDERS, self._supervisor_speaks)
+        if self.gateway.watch is not None:
+            self.gateway.watch.check_now()  # the supervisor's settings may be hours old
         self._write_metrics()
         os.write(_SAYS, READY)
 

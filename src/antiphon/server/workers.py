@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -34,6 +35,7 @@ import msgspec
 import structlog
 
 from antiphon.config import Coordination, CoordinationPolicy, Settings
+from antiphon.config_file import Loaded
 from antiphon.core.seal import Sealer
 from antiphon.server.embedded import EmbeddedServers
 from antiphon.server.serve import LAST_WORDS, raise_descriptor_limit
@@ -53,20 +55,22 @@ def run_workers(
     sealer: Sealer,
     embedded: EmbeddedServers | None = None,
     *,
+    loaded: Loaded | None = None,
     policy: CoordinationPolicy = "local_share",
     on_started: Callable[[int], None] = lambda port: None,
 ) -> int:
     """Serve with `settings.workers` processes until a signal; the exit status.
 
     Without a coordination of the user's they share their slots through a private folder, under `policy`.
-    `on_started` gets the port when the workers listen. Raises OSError if the address cannot be used.
+    `loaded` is where the settings come from: each worker watches its files. `on_started` gets the port when
+    the workers listen. Raises OSError if the address cannot be used.
     """
     raise_descriptor_limit()
     with _reserved(settings.host, settings.port) as addresses, _private_folder() as folder:
         coordination = settings.coordination or Coordination(where=f"local:{folder / 'slots'}", policy=policy)
         coordination = msgspec.structs.replace(coordination, gateways=settings.workers)
         settings = msgspec.structs.replace(settings, coordination=coordination)
-        supervisor = _Supervisor(settings, sealer, addresses, folder, embedded)
+        supervisor = _Supervisor(settings, sealer, addresses, folder, embedded, loaded)
         return asyncio.run(supervisor.run(on_started))
 
 
@@ -78,7 +82,9 @@ class _Supervisor:
         addresses: list[Address],
         folder: Path,
         embedded: EmbeddedServers | None,
+        loaded: Loaded | None,
     ) -> None:
+        self._loaded = b"" if loaded is None or not loaded.files else pickle.dumps(loaded)
         self._settings = settings
         self._sealer = sealer
         self._addresses = addresses
@@ -96,6 +102,8 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
+        if self._loaded:
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         try:
             if self._embedded is not None:
                 self._embedded.on_change = self._tell
@@ -189,7 +197,15 @@ class _Supervisor:
 
     def _orders(self, number: int) -> Orders:
         view = None if self._embedded is None else self._embedded.view
-        return Orders(number, self._settings, self._sealer.key, self._addresses, str(self._folder), view)
+        return Orders(
+            number,
+            self._settings,
+            self._sealer.key,
+            self._addresses,
+            str(self._folder),
+            view,
+            self._loaded,
+        )
 
     def _tell(self) -> None:
         """How the embedded servers are, to every worker."""
@@ -197,6 +213,11 @@ class _Supervisor:
             line = msgspec.json.encode(self._embedded.view)
             for process in self._running.values():
                 _say(process, line)
+
+    def _reload(self) -> None:
+        """Every worker reads the files again; those of a later one are read at its start."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGHUP)
 
     # --- the end ---
 
