@@ -26,6 +26,7 @@ from msgspec import Struct, structs
 from antiphon import cli, config, config_tables
 from antiphon.core import faults, stream
 from antiphon.core.dialects import quirks
+from antiphon.observe.gauges import Sources
 from antiphon.observe.metrics import Metrics
 from antiphon.server import exchange_terms
 
@@ -167,6 +168,51 @@ def profiles() -> str:
     return _table(["profile", "what differs from `generic`"], rows)
 
 
+def kinds_in_requests() -> str:
+    """What of a Messages request each kind of server understands."""
+    rows = []
+    for row in map(quirks.by_name, quirks.names()):
+        if row.speaks != "chat":
+            continue  # the request is passed on as it is
+        rows.append(
+            [
+                f"`{row.name}`",
+                {"named": "yes", "required_only": "as the only tool", "ignored": "no"}[row.tool_choice],
+                "yes" if row.effort_field else "",
+                "yes" if row.thinking_budget_field else "",
+                "yes" if row.thinking_off else "",
+                "yes" if row.prefill or row.prefill_mark or row.continues else "",
+                "yes" if row.response_format else "",
+                "yes" if row.send_top_k else "",
+                "any" if row.max_stop is None else str(row.max_stop),
+                {"any": "URL, base64", "base64": "base64", "none": ""}[row.images],
+            ]
+        )
+    head = ["kind", "a tool is forced", "effort", "budget", "thinking off", "prefill", "schema", "`top_k`"]
+    return _table([*head, "stop strings", "images"], rows)
+
+
+def kinds_as_servers() -> str:
+    """What each kind of server does beside answering."""
+    rows = []
+    for row in map(quirks.by_name, quirks.names()):
+        cache = [f"`{word}`" for word in (row.cache_key_field, row.cache_control and "cache_control") if word]
+        freed = "its report says so" if row.drain_report != "none" else "after `release_grace`"
+        rows.append(
+            [
+                f"`{row.name}`",
+                {"chat": "Chat Completions", "messages": "Messages"}[row.speaks],
+                "yes" if row.native_messages or row.speaks == "messages" else "",
+                "exact" if row.tokenizer != "none" else "estimate",
+                "yes" if row.slots_report != "none" else "",
+                "at once" if row.cancels_everywhere else freed,
+                ", ".join(cache),
+            ]
+        )
+    head = ["kind", "is asked in", "has `/v1/messages`", "`count_tokens`", "can tell its slots"]
+    return _table([*head, "slot free after a cancel", "told of the cache"], rows)
+
+
 def causes() -> str:
     """Every way in which an exchange ends."""
     rows = []
@@ -189,7 +235,7 @@ def upstream_statuses() -> str:
 
 def metrics() -> str:
     """Every metric of the registry with its labels; counters under the names that are scraped."""
-    registry = Metrics(known_models=set, upstreams=dict).registry
+    registry = Metrics(Sources()).registry
     rows = []
     for collector in registry._collector_to_names:
         wrapped = getattr(collector, "_labelnames", None)
@@ -217,6 +263,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "example": example,
     "cli": cli_reference,
     "profiles": profiles,
+    "kinds-in-requests": kinds_in_requests,
+    "kinds-as-servers": kinds_as_servers,
     "causes": causes,
     "metrics": metrics,
     "upstream-statuses": upstream_statuses,

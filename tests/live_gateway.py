@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,13 +61,13 @@ class GatewayProcess:
 
     def records(self) -> list[dict]:
         """The log lines of the exchanges that ended, oldest first."""
-        return [line for line in self._log_lines() if line.get("event") == "exchange"]
+        return [line for line in self.lines() if line.get("event") == "exchange"]
 
     def complaints(self) -> list[dict]:
         """What a gateway that had no trouble of its own does not log."""
-        return [line for line in self._log_lines() if line.get("level") not in ("debug", "info")]
+        return [line for line in self.lines() if line.get("level") not in ("debug", "info")]
 
-    def _log_lines(self) -> list[dict]:
+    def lines(self) -> list[dict]:
         return [_log_line(line) for line in self.log.read_text().splitlines() if line.strip()]
 
 
@@ -90,7 +90,6 @@ def simulator(folder: Path, *options: str) -> Iterator[SimulatorProcess]:
 @contextlib.contextmanager
 def gateway(folder: Path, upstream: str, *options: str) -> Iterator[GatewayProcess]:
     """`antiphon serve` on a free port with `upstream` (a base URL) behind it and its default limits."""
-    log = folder / "gateway.err"
     arguments = [
         "serve",
         "--upstream",
@@ -102,11 +101,32 @@ def gateway(folder: Path, upstream: str, *options: str) -> Iterator[GatewayProce
         "debug",
         *options,
     ]
-    with _antiphon(arguments, folder / "gateway") as output:
-        process = GatewayProcess(_announced(output, r"http://[\d.:]+"), log)
-        wait_until(lambda: _healthy(process.base_url), "healthy gateway")
+    with _serving(folder, arguments) as process:
         yield process
     assert process.complaints() == []
+
+
+@contextlib.contextmanager
+def configured_gateway(
+    folder: Path, configuration: str, *, expected: Collection[str] = ()
+) -> Iterator[GatewayProcess]:
+    """`antiphon serve` with a configuration file, which says that its port is 0 and its log is JSON.
+
+    `expected`: events that it may warn of.
+    """
+    file = folder / "antiphon.toml"
+    file.write_text(configuration, encoding="utf-8")
+    with _serving(folder, ["serve", "--config", str(file)]) as process:
+        yield process
+    assert [line for line in process.complaints() if line.get("event") not in expected] == []
+
+
+@contextlib.contextmanager
+def _serving(folder: Path, arguments: list[str]) -> Iterator[GatewayProcess]:
+    with _antiphon(arguments, folder / "gateway") as output:
+        process = GatewayProcess(_announced(output, r"http://[\d.:]+"), folder / "gateway.err")
+        wait_until(lambda: _healthy(process.base_url), "healthy gateway")
+        yield process
 
 
 @contextlib.contextmanager

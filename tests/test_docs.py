@@ -12,12 +12,16 @@ import pytest
 
 import antiphon
 from antiphon import config
+from antiphon.config_file import load
 from antiphon.config_tables import environment_names
-from antiphon.core import stream
+from antiphon.core import failover, stream
+from antiphon.core.dialects import quirk_rows, quirks
+from antiphon.core.recognise import HOSTS, METRICS, OWNERS, SERVERS, SIGNS, hosted_kind
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LIMITS = config.Limits()
+UPSTREAMS = ROOT / "docs" / "upstreams.md"
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
@@ -197,7 +201,10 @@ def test_flags_in_prose_exist(page):
     }
     known |= {"--check"}  # docs/generate.py's own
     known |= {flag for bench in (ROOT / "bench").glob("*.py") for flag in _FLAG.findall(bench.read_text())}
-    foreign = {"--max-num-seqs", "--max-running-requests", "--parallel"}  # of inference servers
+    # Of inference servers.
+    foreign = {"--max-num-seqs", "--max-running-requests", "--parallel", "--jinja", "--metrics", "--no-slots"}
+    foreign |= {"--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser"}
+    foreign |= {"--enable-prompt-tokens-details", "--enable-cache-report"}
     spans = [span for span in _SPAN.findall(_prose(page)) if span.startswith("--")]
     assert {span.split()[0] for span in spans} - known - foreign == set()
 
@@ -220,17 +227,88 @@ def test_environment_variables_that_are_named_exist(page):
 
 @every_page
 def test_defaults_that_are_told_are_the_defaults(page):
-    """`gap` (180 s), `max_body` (32 MiB), `queue_length` (1024): each is checked."""
+    """`gap` (180 s), `max_body` (32 MiB), `queue_length` (1024), `attempts` (2): each is checked."""
+    tables = (LIMITS, config.RetrySettings(), config.HealthSettings())
     told = re.findall(r"`(\w+)` \((\d[\d.]*)( s| KiB| MiB|)\)", page.read_text().replace("\n", " "))
     for name, number, unit in told:
         size = {" KiB": 1024, " MiB": config.MIB}.get(unit, 1)
-        assert float(number) * size == getattr(LIMITS, name), name
+        table = next(table for table in tables if hasattr(table, name))
+        assert float(number) * size == getattr(table, name), name
     assert told or page.name != "behavior.md"
 
 
 def test_every_limit_is_told_in_the_page_on_behavior():
     text = (ROOT / "docs/behavior.md").read_text()
     assert [name for name in type(LIMITS).__struct_fields__ if f"`{name}`" not in text] == []
+
+
+@every_page
+def test_files_of_settings_that_are_printed_can_be_served(page, tmp_path):
+    """The blocks of a page are one file: each goes on where the one before it has ended."""
+    text = "\n".join(code for language, code in _FENCE.findall(_written(page)) if language == "toml")
+    if "[[upstreams]]" not in text:
+        return
+    file = tmp_path / "antiphon.toml"
+    file.write_text(text)
+    loaded = load(file, {name: "a-key-that-is-set" for name in re.findall(r"\$\{(\w+)\}", text)})
+    assert loaded.warnings == []
+    assert loaded.settings.models
+
+
+# --- The page on upstreams ------------------------------------------------------------------------
+
+
+def _rows(page: Path, head: str) -> list[list[str]]:
+    """The cells of the table that has this head, without the head."""
+    lines = page.read_text().split("\n")
+    begins = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    rows = []
+    for line in lines[begins + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line[1:-1].split("|")])
+    return rows
+
+
+def test_each_kind_of_server_is_in_the_page_with_its_address():
+    own, hosted = _rows(UPSTREAMS, "server | usual base URL"), _rows(UPSTREAMS, "API | base URL")
+    kinds = {_SPAN.findall(row[2])[0] for row in (*own, *hosted)}
+    rows = {name for name in quirks.names() if name not in {"generic", "anthropic-api"}}
+    assert kinds == rows - {older for each in quirk_rows.OLDER.values() for _, older in each}
+    for name, url, kind, *_ in hosted:
+        found = hosted_kind(_SPAN.findall(url)[0])
+        assert (found or "").removesuffix("-api") == _SPAN.findall(kind)[0], name
+
+
+def test_how_each_kind_is_recognised_is_told():
+    told = {kind for row in _rows(UPSTREAMS, "kind | by") for kind in _SPAN.findall(row[0])}
+    signs = (
+        {sign.kind for sign in SIGNS} | set(OWNERS.values()) | set(SERVERS.values()) | set(METRICS.values())
+    )
+    assert told == signs | {"generic"}
+    assert {kind for _, kind in HOSTS} - told  # "the other hosted APIs"
+    text = UPSTREAMS.read_text()
+    assert [
+        route for route in {sign.route.partition("?")[0] for sign in SIGNS} if f"`{route}`" not in text
+    ] == []
+
+
+def test_what_each_failure_means_is_told_as_it_is():
+    told = {}
+    for failure, elsewhere, finding, fallback in _rows(UPSTREAMS, "failure | another target"):
+        names = [name for name in _SPAN.findall(failure) if name in failover.ROWS]
+        assert names, failure
+        for name in names:
+            assert name not in told
+            told[name] = (elsewhere == "yes", finding, "".join(_SPAN.findall(fallback)) or None)
+    passing = {None: "", "well": "well", "busy": "busy", "loading": "loading"}
+    assert told == {
+        name: (row.elsewhere, passing.get(row.finding, "failed"), row.fallback)
+        for name, row in failover.ROWS.items()
+    }
+
+
+# --- Lists that must be whole ---------------------------------------------------------------------
 
 
 def test_every_runtime_dependency_has_its_reason():
@@ -266,7 +344,8 @@ def test_captured_data_is_described_as_it_is():
         files = [file.name for file in page.parent.iterdir() if file.name != "README.md"]
         spans = _SPAN.findall(page.read_text())
         named = [span for span in spans if re.fullmatch(r"[\w./-]+\.(?:py|sse|json|jsonl)", span)]
-        assert [name for name in named if name not in files] == [], page
+        source = ROOT / "src" / "antiphon"
+        assert [name for name in named if name not in files and not (source / name).exists()] == [], page
 
 
 def test_the_changelog_begins_with_this_version():

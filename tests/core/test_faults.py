@@ -61,6 +61,8 @@ RESPONSES = [
     (400, err("bad"), "invalid_request_error", 400, "bad", None),
     (400, b"", "invalid_request_error", 400, "the upstream answered 400 (Bad Request) with an empty body", None),
     (400, err("image_url is not an image"), "invalid_request_error", 400, "image_url is not an image", None),
+    (500, err("image input is not supported - hint: x", code=500, type="server_error"), "invalid_request_error", 400, "image input is not supported - hint: x", None),
+    (500, body({"error": "this model is missing data required for image input"}), "invalid_request_error", 400, "this model is missing data required for image input", None),
     (401, err("bad key", type="invalid_request_error", code="invalid_api_key"), "api_error", 502, OUR_KEY + "bad key", False),
     (401, body({"error": "Unauthorized"}), "api_error", 502, OUR_KEY + "Unauthorized", False),
     (401, err("Incorrect API key provided: sk-abcdefgh1234"), "api_error", 502, OUR_KEY + "Incorrect API key provided: [key]", False),

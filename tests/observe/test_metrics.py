@@ -11,21 +11,39 @@ import pytest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.observe.metrics import CONTENT_TYPE, MODELS, OTHER, Metrics
+from antiphon.observe.gauges import Sources
+from antiphon.observe.metrics import CONTENT_TYPE, KEPT, KEYS, MODELS, OTHER, Metrics
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import Slots
-from server.harness import House, on_both_loops, on_uvloop, post, until
+from antiphon.server.health import Health, Rules
+from server.fleet_house import FleetHouse, model
+from server.harness import (
+    DONE,
+    SSE_HEAD,
+    Clock,
+    House,
+    Visit,
+    chunk,
+    frame,
+    on_both_loops,
+    on_uvloop,
+    post,
+    request,
+    until,
+)
 
 ROOT = Path(__file__).parents[2]
 
 
 class Upstream:
-    def __init__(self, slots: int) -> None:
-        self.slots = Slots("up", slots)
+    def __init__(self, slots: int, name: str = "up") -> None:
+        self.name = name
+        self.slots = Slots(name, slots)
+        self.health = Health(Rules(consecutive=2), random=lambda: 1.0)
 
 
 def metrics_of(*models: str, **upstreams: Upstream) -> Metrics:
-    return Metrics(known_models=lambda: set(models), upstreams=lambda: upstreams)
+    return Metrics(Sources(known_models=lambda: set(models), upstreams=lambda: upstreams, clock=lambda: 50.0))
 
 
 def record(**fields) -> ExchangeRecord:
@@ -131,6 +149,46 @@ def test_what_was_mended_estimated_and_lost() -> None:
     }
 
 
+def test_the_surface_is_the_clients() -> None:
+    assert observed(record(surface="openai"))["antiphon_requests_total", "m", "finished", "openai", "up"] == 1
+
+
+def test_further_attempts_by_their_reason() -> None:
+    plain = observed(record())
+    tried = observed(record(retries=3, further=Counter(elsewhere=2, overloaded=1)))
+    assert {key: tried[key] for key in tried if key not in plain} == {
+        ("antiphon_attempts_total", "elsewhere"): 2,
+        ("antiphon_attempts_total", "overloaded"): 1,
+    }
+
+
+def test_what_was_cached_where_the_upstream_tells_it() -> None:
+    plain = observed(record())
+    told = observed(record(tells_cached=True, written_tokens=13, expected_cached=0.5))
+    assert {key: told[key] for key in told if key not in plain} == {
+        ("antiphon_tokens_total", "written", "m", "up"): 13,
+        ("antiphon_prompt_tokens_total", "yes", "up"): 7,
+        ("antiphon_prompt_tokens_total", "no", "up"): 43,
+        ("antiphon_prompt_tokens_expected_cached_total", "up"): 25,
+    }
+
+
+def test_what_a_key_uses_and_what_it_is_refused() -> None:
+    plain = observed(record())
+    keyed = observed(record(key="alice"))
+    assert {key: keyed[key] for key in keyed if key not in plain} == {
+        ("antiphon_key_requests_total", "alice"): 1,
+        ("antiphon_key_tokens_total", "alice", "input"): 30,
+        ("antiphon_key_tokens_total", "alice", "cached"): 7,
+        ("antiphon_key_tokens_total", "alice", "output"): 5,
+        ("antiphon_key_tokens_total", "alice", "thinking"): 2,
+    }
+    metrics = metrics_of("m")
+    before = samples(metrics)
+    metrics.limited("alice", "tokens")
+    assert moved(metrics, before) == {("antiphon_key_refusals_total", "alice", "tokens"): 1}
+
+
 @pytest.mark.parametrize("given", [{"output_tokens": 1}, {"cause": "client"}, {"first_token": None}])
 def test_no_pace_where_there_is_none(given) -> None:
     assert not [key for key in observed(record(**given)) if key[0].startswith("antiphon_inter_token")]
@@ -234,6 +292,87 @@ async def test_the_ticker_measures_the_loop() -> None:
         await until(lambda: samples(house.gateway.metrics)["antiphon_loop_lag_seconds_count", ()] > 1)
 
 
+# --- In a whole gateway -------------------------------------------------------------------------------
+
+
+def counted(house: House, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of this name by the values of their labels, in the order of the labels' names."""
+    found = samples(house.gateway.metrics).items()
+    return {tuple(value for _, value in labels): each for (known, labels), each in found if known == name}
+
+
+@on_uvloop
+async def test_an_attempt_elsewhere_and_a_fallback_are_counted_by_their_reasons() -> None:
+    models = (model("m", "a", "b", failed="spare"), model("spare", "c"))
+    async with FleetHouse(kinds={"a": {}, "b": {}, "c": {}}, models=models) as house:
+        client = await house.ask(stream=False)
+        for _ in range(2):
+            (await house.visit()).refuse(500)
+        visit = await house.visit()
+        assert visit.at == "c"
+        visit.answer()
+        assert (await client.response()).status == 200
+        await house.record()
+        assert counted(house, "antiphon_attempts_total") == {("elsewhere",): 1, ("failed",): 1}
+        failures = counted(house, "antiphon_upstream_failures_total")
+        assert failures == {("status", "a"): 1, ("status", "b"): 1}
+        (balance,) = counted(house, "antiphon_retry_budget_balance").values()
+        assert balance == pytest.approx(house.gateway.budget.statistics(house.clock.now).balance)
+
+
+@on_uvloop
+async def test_an_empty_budget_is_seen() -> None:
+    async with FleetHouse() as house:
+        while house.gateway.budget.spend(house.clock.now):
+            pass
+        client = await house.ask(stream=False)
+        (await house.visit()).refuse(500)
+        assert (await client.response()).status >= 500
+        assert counted(house, "antiphon_retries_refused_total") == {(): 2}
+        (balance,) = counted(house, "antiphon_retry_budget_balance").values()
+        assert balance < 1
+
+
+@on_uvloop
+async def test_the_surface_of_an_openai_client() -> None:
+    async with House() as house:
+        client = await house.client()
+        body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+        client.send(request(body, path="/v1/chat/completions"))
+        (await house.visit()).answer()
+        assert (await client.response()).status == 200
+        await house.record()
+        assert [key[-2] for key in counted(house, "antiphon_requests_total")] == ["openai"]
+
+
+def tell(visit: Visit, cached: int) -> None:
+    usage = {
+        "prompt_tokens": 40,
+        "completion_tokens": 5,
+        "total_tokens": 45,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    frames = [frame({"content": "ok"}), frame(finish="stop"), frame(choices=[], usage=usage), DONE]
+    visit.raw(SSE_HEAD + b"".join(map(chunk, frames)) + b"0\r\n\r\n")
+
+
+@on_uvloop
+async def test_the_hit_rate_of_an_upstreams_cache_beside_what_was_expected() -> None:
+    async with House() as house:
+        for cached in (0, 30):
+            client = await house.ask("the same prompt")
+            tell(await house.visit(), cached)
+            await client.response()
+            await house.record()
+        client = await house.ask("another, of which nothing is told")
+        (await house.visit()).answer()
+        await client.response()
+        await until(lambda: len(house.records_written) == 3 and not house.gateway.live)
+        assert counted(house, "antiphon_prompt_tokens_total") == {("yes", "up"): 30, ("no", "up"): 50}
+        # The first time nothing was sure to be there, the second time all of it.
+        assert counted(house, "antiphon_prompt_tokens_expected_cached_total") == {("up",): 40}
+
+
 # --- What can be a label ------------------------------------------------------------------------------
 
 
@@ -268,6 +407,46 @@ def test_a_model_and_its_alias_are_one_label() -> None:
         if name == "antiphon_requests_total"
     }
     assert requests == {"qwen": 2, "claude-own": 2, OTHER: 1}
+
+
+def test_the_first_of_many_keys_are_labels() -> None:
+    metrics = metrics_of("m")
+    names = [f"key-{number}" for number in range(KEYS + 100)]
+    for name in [*names, *names]:
+        metrics.observe(record(key=name))
+        metrics.limited(name, "requests")
+    for metric in ("antiphon_key_requests_total", "antiphon_key_refusals_total"):
+        shown = {dict(labels)["key"] for name, labels in samples(metrics) if name == metric}
+        assert shown == {*names[:KEYS], OTHER}
+
+
+def test_an_upstream_that_is_gone_leaves_no_series_for_ever() -> None:
+    clock, there = Clock(), {"up": Upstream(2), "stays": Upstream(2, "stays")}
+    leaving: list[Upstream] = []
+    metrics = Metrics(
+        Sources(known_models=lambda: {"m"}, upstreams=lambda: there, leaving=lambda: leaving, clock=clock)
+    )
+
+    def upstreams() -> set[str]:
+        return {value for _, labels in samples(metrics) for name, value in labels if name == "upstream"}
+
+    metrics.counted("up", exact=True)
+    for name in there:
+        metrics.observe(record(upstream=name, counts=Counter(call_split=1), estimated=("input",)))
+    leaving.append(there.pop("up"))
+    for _ in range(3):  # as long as it drains
+        clock.now += KEPT + 1
+        assert upstreams() == {"up", "stays"}
+    leaving.clear()
+    assert upstreams() == {"up", "stays"}
+    clock.now += KEPT - 1
+    assert upstreams() == {"up", "stays"}  # the last counts can still be scraped
+    clock.now += 2
+    assert upstreams() == {"stays"}
+    there["up"] = Upstream(2)
+    metrics.observe(record())
+    clock.now += KEPT + 1
+    assert upstreams() == {"up", "stays"}
 
 
 # --- The exposition -----------------------------------------------------------------------------------
@@ -326,11 +505,14 @@ def test_every_metric_has_a_row_in_the_docs() -> None:
     up = Upstream(1)
     metrics = metrics_of("m", up=up)
     up.slots.settle(0)
+    up.health.failed("reset", 1.0)
     metrics.refused("invalid_request_error", "messages")
+    metrics.limited("alice", "requests")
     metrics.counted("up", exact=True)
     metrics.observe(
         record(cause="client", degraded=("x",), estimated=("input",), counts=Counter(call_split=1))
     )
+    metrics.observe(record(key="alice", further=Counter(elsewhere=1), tells_cached=True))
     metrics.observe(record())
     shown = {
         name.removesuffix("_count").removesuffix("_sum"): {label for label, _ in labels}

@@ -18,6 +18,12 @@ def record(**fields) -> ExchangeRecord:
 
 def test_a_whole_line() -> None:
     whole = record(
+        surface="openai",
+        key="alice",
+        fallback="big",
+        kind="vllm",
+        retries=2,
+        further=Counter(elsewhere=1, failed=1),
         granted=100.0125,
         sent=100.5,
         first_token=101.0,
@@ -30,6 +36,9 @@ def test_a_whole_line() -> None:
         input_tokens=30,
         output_tokens=5,
         cached_tokens=7,
+        written_tokens=4,
+        tells_cached=True,
+        expected_cached=0.5,
         thinking_tokens=2,
         estimated=("input",),
         degraded=("top_k", "tools.0"),
@@ -38,6 +47,7 @@ def test_a_whole_line() -> None:
     )
     assert whole.fields() == {
         "request_id": "req_1",
+        "surface": "openai",
         "model": "m",
         "upstream": "up",
         "streaming": True,
@@ -49,9 +59,15 @@ def test_a_whole_line() -> None:
         "duration_ms": 2500.0,
         "input_tokens": 30,
         "output_tokens": 5,
+        "key": "alice",
+        "kind": "vllm",
+        "fallback": "big",
+        "retries": 2,
+        "further": {"elsewhere": 1, "failed": 1},
         "stop_reason": "end_turn",
         "error": "api_error",
         "cached_tokens": 7,
+        "written_tokens": 4,
         "thinking_tokens": 2,
         "estimated": "input",
         "degraded": "top_k,tools.0",
@@ -64,12 +80,14 @@ def test_what_does_not_apply_is_left_out_and_a_moment_that_never_came_is_null() 
     line = record(cause="client").fields()
     assert line["queue_ms"] is line["ttft_ms"] is line["duration_ms"] is None
     absent = {"stop_reason", "error", "cached_tokens", "thinking_tokens", "estimated", "degraded"}
-    assert not line.keys() & (absent | {"ignored", "counts"})
+    absent |= {"key", "kind", "fallback", "retries", "further", "written_tokens", "ignored", "counts"}
+    assert not line.keys() & absent
 
 
 def test_two_records_share_no_counts() -> None:
     record().counts["call_split"] += 1
-    assert record().counts == {}
+    record().further["elsewhere"] += 1
+    assert record().counts == record().further == {}
 
 
 def test_it_is_one_log_line() -> None:

@@ -5,7 +5,7 @@ Owns the upstreams by name and the one queue of their visits: a test sees where 
 
     @on_both_loops
     async def test_x() -> None:
-        async with FleetHouse({"a": {}, "b": {"slots": 1}}) as house:
+        async with FleetHouse(kinds={"a": {}, "b": {"slots": 1}}) as house:
             client = await house.ask(stream=False)
             visit = await house.visit()
             visit.reset()

@@ -352,6 +352,17 @@ def test_a_lost_connection_alone_is_no_new_server(kind):
     health = healthy()
     fail(health, kind=kind)
     assert not health.gone
+    assert health.doubtful == (kind in ("reset", "eof"))  # but somebody should look
+    assert health.answered(1.0) is False
+    assert not health.doubtful
+
+
+def test_a_broken_connection_and_then_no_answer_is_a_server_that_is_gone():
+    health = healthy()
+    fail(health, kind="reset")
+    health.unanswered("connect", 1.0)
+    assert (health.gone, health.doubtful) == (True, False)
+    assert health.answered(2.0) is True
 
 
 # --- numbers ---

@@ -237,6 +237,26 @@ async def test_a_server_that_requests_found_gone_is_asked_soon(server, watch):
     assert watch.returned == ["u"]
 
 
+@pytest.mark.parametrize("kind", ["reset", "eof"])
+async def test_a_server_whose_connection_broke_is_asked_at_once(server, watch, kind):
+    """It may have died, and be back before the next probe would have seen that."""
+    watch.health.failed(kind, 1.0, watch.health.began(1.0))
+    await watch.round(1.1)
+    assert len(server.asked) == 1
+    assert watch.returned == []  # it is there: nothing was wrong with it
+    await watch.round(1.2)
+    assert len(server.asked) == 1
+
+
+async def test_a_server_that_died_and_came_back_within_an_interval_has_returned(server, watch):
+    watch.health.failed("reset", 1.0, watch.health.began(1.0))
+    server.status = 0
+    await watch.round(1.1)
+    server.status = 200
+    await watch.round(3.1)
+    assert watch.returned == ["u"]
+
+
 async def test_a_server_whose_circuit_is_open_is_asked_but_not_let_in_for_being_there(server, watch):
     for _ in range(2):
         watch.health.failed("status", 1.9, watch.health.began(1.9))

@@ -140,6 +140,14 @@ PRECISE_TEXTS: Final = (
         402,
     ),
     (re.compile(r"api key not valid|(?:incorrect|invalid) api key", re.IGNORECASE), 401),
+    # What a text model was shown is the client's to take out. llama.cpp and Ollama say it with a 500.
+    (
+        re.compile(
+            r"\b(?:image|audio|video) input is not supported|\bmissing data required for image input",
+            re.IGNORECASE,
+        ),
+        400,
+    ),
 )
 
 # General words: they count where no status and no numeric code says more. HTTP's own phrases

@@ -230,7 +230,9 @@ class Relay:
         """What a begun stream is told before it is cut; nothing, where the answer is no stream."""
         if not isinstance(self._watch, StreamWatch):
             return b""
-        return (b"\n\n" if self._watch.midway else b"") + error_frame(fault)
+        # What is held stays behind, so that the client may be midway where the upstream was not.
+        apart = b"\n\n" if self._watch.midway or self._pending else b""
+        return apart + error_frame(fault)
 
     def fold(self) -> None:
         """Nothing is folded."""

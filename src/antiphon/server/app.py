@@ -25,10 +25,12 @@ from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.openai.request import ROUTES
 from antiphon.observe import log as logging
+from antiphon.observe.gauges import Sources
 from antiphon.observe.log import log_bug
 from antiphon.observe.metrics import Metrics
 from antiphon.server.answers import Receive, Send
 from antiphon.server.catalog import Model
+from antiphon.server.drains import Drains
 from antiphon.server.edge import EdgeProtocol
 from antiphon.server.entry import Entry, entry_for
 from antiphon.server.exchange import Exchange
@@ -74,6 +76,8 @@ class Backend(Protocol):
     @property
     def upstreams(self) -> dict[str, Upstream]: ...
     @property
+    def leaving(self) -> list[Upstream]: ...
+    @property
     def prefixes(self) -> PrefixIndex: ...
     async def models(self) -> list[Model]: ...
     async def start(self) -> None: ...
@@ -114,7 +118,16 @@ class Gateway:
         self.key_limits = key_limits or KeyLimits(clock=clock)
         self.watch: ConfigWatch | None = None  # of the files that the settings came from
         self._inference = Inference(self)
-        self.metrics = Metrics(known_models=self._known_models, upstreams=lambda: backend.upstreams)
+        self.drains = Drains()
+        self.metrics = Metrics(
+            Sources(
+                known_models=self._known_models,
+                upstreams=lambda: backend.upstreams,
+                leaving=lambda: backend.leaving,
+                budget=self.budget.statistics,
+                clock=clock,
+            )
+        )
         self._ordinary = OrdinaryRoutes(self).app
 
     # --- ASGI ---
@@ -206,6 +219,7 @@ class Gateway:
         for edge in list(self.edges):
             edge.tick(now)
         self.backend.expire(now)
+        self.drains.apply(self.backend.upstreams)
         self.entry.tick(now)
         if self.watch is not None:
             self.watch.tick(now)
@@ -225,6 +239,7 @@ class Gateway:
             self.backend.apply(settings)
         except ValueError as wrong:
             raise ConfigError(str(wrong)) from None
+        self.drains.apply(self.backend.upstreams)
         self.settings, self.limits, self.entry = settings, settings.limits, entry
         self.planning.apply(settings.limits, settings.pdf)
         logging.configure(level=settings.log_level, as_json=settings.log_json)

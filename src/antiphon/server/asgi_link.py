@@ -28,6 +28,7 @@ class AsgiLink:
         self._size = 0
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._cut = False
         self._drained = asyncio.Event()
         self._drained.set()
 
@@ -36,7 +37,12 @@ class AsgiLink:
         self._tasks = [loop.create_task(self._watch()), loop.create_task(self._pump())]
 
     async def stop(self) -> None:
-        """End the watcher and the sender. Raises what ended one of them, if that was a bug."""
+        """End the watcher and the sender. Raises what ended one of them, if that was a bug.
+
+        What stands before a cut is sent first: nobody has waited for it, as `send` waits at an end in order.
+        """
+        if self._cut:
+            await self._drained.wait()
         for task in self._tasks:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
@@ -57,7 +63,8 @@ class AsgiLink:
                 self.listener.on_client_paused()
 
     def cut(self) -> None:
-        """What is buffered still goes out; the response is left without its end."""
+        """What is buffered still goes out, in `stop`; the response is left without its end."""
+        self._cut = True
 
     def abort(self) -> None:
         """ASGI knows no abort: what is buffered is dropped, and the response is left without its end."""

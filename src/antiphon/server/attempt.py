@@ -212,6 +212,12 @@ class Attempt:
         waited = None if self.sent is None else now - self.sent
         self.place.upstream.health.succeeded(now, waited, self._trial)
 
+    @property
+    def expected_cached(self) -> float:
+        """The share of its prompt, 0 to 1, that was sure to be in this cache when it was sent."""
+        chain = self._plan.chain
+        return self._belief.warm / chain[-1].size if chain else 0.0
+
     def learn(self) -> None:
         """What this conversation counted is where its next turn begins."""
         usage, plan = self.answer.usage, self._plan

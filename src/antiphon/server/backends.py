@@ -78,6 +78,7 @@ class EmbeddedBackend:
         self._stack = contextlib.AsyncExitStack()
         self._ready = False  # llama.cpp, when we last looked
         self.upstreams: dict[str, Upstream] = {}
+        self.leaving: list[Upstream] = []  # none ever does
         self.prefixes = PrefixIndex()
 
     @property

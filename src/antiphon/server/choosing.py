@@ -91,10 +91,11 @@ class Chooser:
         )
 
     def admits(self, plan: Plan, place: Place, without: Collection[str] = ()) -> bool:
-        """Whether it may still be asked, or there is no better place."""
-        if place.upstream.health.admits(self._clock()):
-            return True
-        return all(other.upstream is place.upstream for other in self.places(plan, without))
+        """Whether it may still be asked: it is well, or none of the others is. Never one that is drained."""
+        now, health = self._clock(), place.upstream.health
+        if health.admits(now) or not health.admits(now, only=True):
+            return health.admits(now)
+        return not any(other.upstream.health.admits(now) for other in self.places(plan, without))
 
     def refusal(self, plan: Plan) -> Fault:
         """Why there is no place at all."""

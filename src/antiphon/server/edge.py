@@ -1,8 +1,8 @@
 """The client side of a connection: the one file that knows uvicorn's insides.
 
 Owns what plain ASGI on uvicorn cannot promise: deadlines and size limits for headers and bodies,
-protocol errors in Anthropic's shape, a client that vanished without a FIN, a disconnect that is heard at
-once, and a write that costs no task switch. It knows no route and no model.
+protocol errors in the shape of their surface, a client that vanished without a FIN, a disconnect that is
+heard at once, and a write that costs no task switch. It knows no route and no model.
 
 The protocol object itself is the `ClientLink` of an exchange; the application finds it in
 `scope["extensions"]["antiphon"]`. Each uvicorn attribute used here is held by
@@ -19,8 +19,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from antiphon.config import Limits
 from antiphon.core import own_faults
-from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
+from antiphon.server.surface import surface_at
 
 VANISHED_AFTER_MS = 30_000  # of unacknowledged data, then the kernel gives the client up
 _FRAMING = (b"content-length", b"transfer-encoding")
@@ -271,12 +271,18 @@ class EdgeProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not answered:
-            request_id = self.host.new_request_id()
-            body = error_body(fault, request_id)
+            # What is no HTTP from its first byte on has no target, and uvicorn's class no attribute then.
+            request_id, surface = self.host.new_request_id(), surface_at(getattr(self, "url", b""))
+            body = surface.error_body(fault, request_id)
+            ids = [(b"request-id", request_id.encode()), *surface.id_headers(request_id)]
             self.transport.write(
-                b"%bcontent-type: application/json\r\ncontent-length: %d\r\nrequest-id: %b\r\n"
-                b"connection: close\r\n\r\n%b"
-                % (STATUS_LINE[fault.status], len(body), request_id.encode(), body)
+                b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
+                % (
+                    STATUS_LINE[surface.status_of(fault)],
+                    len(body),
+                    b"".join(b"%b: %b\r\n" % each for each in ids),
+                    body,
+                )
             )
         self.flow.resume_reading()
         self.transport.write_eof()

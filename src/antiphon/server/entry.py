@@ -68,6 +68,11 @@ class Identity(Struct, frozen=True):
         """The key's name, for logs and `/admin`; "" without a key. Never the key."""
         return self.key.name if self.key is not None else ""
 
+    @property
+    def limited(self) -> bool:
+        """There are models that it may not use."""
+        return self.key is not None and bool(self.key.models)
+
     def allows(self, model: str) -> bool:
         """It may use the model of this name."""
         return self.key is None or self.key.allows(model)

@@ -74,6 +74,7 @@ class Exchange:
         "_chooser",
         "_client",
         "_clock",
+        "_failure",
         "_limits",
         "_message_id",
         "_news",
@@ -115,6 +116,7 @@ class Exchange:
         self._message_id = f"msg_{secrets.token_hex(12)}"
         self._plan = job.plan
         self._aim: Aim | None = None  # where the request must be planned for, before it can go on
+        self._failure: Fault | None = None  # what is said if it cannot be planned for there
         self._seats: Seats | None = None  # its places in queues
         self._seat: tuple[Place, Lease] | None = None  # a slot, for which the request is not planned yet
         self._attempt: Attempt | None = None
@@ -126,6 +128,7 @@ class Exchange:
             surface=job.surface.name,
             key=job.key,
             model=job.plan.model,
+            further=retries.further,
             upstream=job.plan.target.upstream,
             streaming=job.plan.streaming,
             began=now,
@@ -242,7 +245,9 @@ class Exchange:
         if aim is None:
             self.close(cause, fault)
         else:
-            self._go_to(aim)
+            self._leave_queues()
+            self.enter(Phase.QUEUED)  # the time in the next queue is its own
+            self._go_to(aim, fault)
 
     @guarded
     def on_refused(self) -> None:
@@ -291,19 +296,21 @@ class Exchange:
         )
         self._seat = None
 
-    def _go_to(self, aim: Aim) -> None:
-        """The request must be planned again: its task does that."""
-        self._aim = aim
+    def _go_to(self, aim: Aim, failure: Fault | None = None) -> None:
+        """The request must be planned again: its task does that. `failure`: why another model is next."""
+        self._aim, self._failure = aim, failure
         self.wake()
 
     async def _replan(self, aim: Aim) -> None:
-        self._aim = None
         planned = await self.job.replan(aim)
+        self._aim = None  # not before: no limit runs out, and nothing else is begun, while it is planned
         if self.cause is not None:
             return  # closed meanwhile: the slot, if there was one, is given back
         if isinstance(planned, Fault):
-            self._refuse(planned)
+            self._cannot_go_there(planned)
             return
+        if planned.name != self._plan.name:
+            self._give_seat_back()  # it does not fit there: another model is next
         # The chain stays the request's own: choosing and learning must not depend on how it is written.
         self._plan = structs.replace(planned, chain=self._plan.chain)
         self.record.degraded, self.record.ignored = planned.chat.degraded, planned.chat.ignored
@@ -312,6 +319,30 @@ class Exchange:
             self._begin()
         else:
             self._send()
+
+    def _cannot_go_there(self, fault: Fault) -> None:
+        """The request cannot be written for this place: another one may take it as it is."""
+        place = self._give_seat_back()
+        if place is not None:
+            self._retries.failed.add(place.upstream.name)
+        if place is not None and self._chooser.places(self._plan, self._retries.failed):
+            self._begin()
+            return
+        # A model that cannot take the request leaves the failure as it was: no upstream has said this one.
+        self.answer.refuse(self._failure or fault)
+        self.close("upstream")
+
+    def _give_seat_back(self) -> Place | None:
+        seat, self._seat = self._seat, None
+        if seat is None:
+            return None
+        seat[1].release()
+        return seat[0]
+
+    def _leave_queues(self) -> None:
+        seats, self._seats = self._seats, None
+        if seats is not None:
+            seats.leave()
 
     def _renew(self) -> None:
         """A fresh answer. What the client was promised, or has already, holds for this one too."""
@@ -323,7 +354,7 @@ class Exchange:
             self.answer.frames()  # `message_start`, which the client has
 
     def _refuse(self, fault: Fault) -> None:
-        """Nobody was asked, because nobody can be."""
+        """Nobody is asked, because nobody can be."""
         self.answer.refuse(fault)
         self.received()
 
@@ -376,11 +407,11 @@ class Exchange:
         self.record.retries += 1
         self.record.first_token = self.record.sent = None
         self.enter(Phase.QUEUED)
+        self.answer = self._new_answer()  # at once: nobody must take the failed one for what is said
         if aim.model is None:
-            self.answer = self._new_answer()
             self._begin()
         else:
-            self._go_to(aim)
+            self._go_to(aim, fault)
         return True
 
     def flush(self) -> None:
@@ -429,6 +460,8 @@ class Exchange:
         time.tick(now)
         if time.stalled(now):
             self._give_up_client()
+        elif self.cause is None and self._aim is not None:
+            self._client.keep_alive(now, self.record.began)  # it is being planned: that has its own limit
         elif self.cause is None:
             fault = time.overdue(
                 now,
@@ -499,12 +532,8 @@ class Exchange:
 
     def _let_go(self, *, clean: bool, fault: Fault | None) -> None:
         """Give back what the upstream side holds: the places in queues, the connection, the slot."""
-        seats, self._seats = self._seats, None
-        seat, self._seat = self._seat, None
-        if seats is not None:
-            seats.leave()
-        if seat is not None:
-            seat[1].release()
+        self._leave_queues()
+        self._give_seat_back()
         if self._attempt is None:
             return
         closed = None
@@ -530,5 +559,11 @@ class Exchange:
         record.input_tokens, record.output_tokens = usage.input_tokens, usage.output_tokens
         record.cached_tokens, record.estimated = usage.cache_read_input_tokens or 0, usage.estimated
         record.thinking_tokens = usage.thinking_tokens or 0
+        record.written_tokens = usage.cache_creation_input_tokens or 0
+        record.tells_cached = usage.cache_read_input_tokens is not None and "input" not in usage.estimated
+        record.fallback = "" if self._plan.name == self._plan.model else self._plan.name
+        if self._attempt is not None:
+            record.kind = self._attempt.place.upstream.quirks.name
+            record.expected_cached = self._attempt.expected_cached
         if self.answer.fault is not None:
             record.error = self.answer.fault.kind

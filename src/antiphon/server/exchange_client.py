@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from antiphon.core import own_faults
+from antiphon.core.answer import Head
 from antiphon.core.parts import Fault
 from antiphon.server.answers import Send, respond
 from antiphon.server.exchange_terms import CLIENT_IS_GONE, ClientLink
@@ -58,7 +59,7 @@ class ClientSide:
     async def _serve_stream(self, link: ClientLink, send: Send) -> None:
         exchange = self._exchange
         if not self.started:
-            status, headers = exchange.answer.head or (200, exchange.job.surface.stream_head)
+            status, headers = self._head()
             link.begin()
             await send(
                 {
@@ -82,6 +83,15 @@ class ClientSide:
             link.cut()
         else:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _head(self) -> Head:
+        """How the answer begins. A stream that passes is told to proxies on the way as our own are."""
+        usual = self._exchange.job.surface.stream_head
+        status, headers = self._exchange.answer.head or (200, usual)
+        said = dict(headers)
+        if said.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
+            headers = [*headers, *(each for each in usual if each[0] not in said)]
+        return status, headers
 
     async def _serve_whole(self, send: Send) -> None:
         """A whole message, or an honest error. Nothing was promised before this."""

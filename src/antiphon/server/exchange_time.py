@@ -62,8 +62,7 @@ class ExchangeTime:
         limits = self.limits
         silent = now - self.silent_since
         if phase is Phase.QUEUED:
-            late = now - record.began > limits.queue_timeout
-            return own_faults.queue_timeout(expected_wait()) if late else None
+            return own_faults.queue_timeout(expected_wait()) if silent > limits.queue_timeout else None
         if phase is Phase.CONNECTING:
             return own_faults.UPSTREAM_CONNECT_TIMEOUT if silent > limits.connect else None
         if answer.finished:

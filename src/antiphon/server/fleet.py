@@ -108,6 +108,11 @@ class Fleet:
         return self._table[1]
 
     @property
+    def leaving(self) -> list[Upstream]:
+        """Those that are gone from the configuration, while their last streams run."""
+        return [member.upstream for member in self._leaving]
+
+    @property
     def _by_listing(self) -> bool:
         return not self._settings.models
 

@@ -36,6 +36,8 @@ Count = Annotated[int, Meta(ge=1)]
 PASSING: Final = frozenset({"loading", "busy"})
 # Nothing that could serve is there: when it answers again it may be another process with other abilities.
 GONE: Final = frozenset({"connect", "tls", "loading"})
+# A connection broke under a request: the process may have ended, and only who asks soon can tell.
+BROKEN: Final = frozenset({"reset", "eof"})
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -232,6 +234,7 @@ class Health:
         self._heard: float | None = None
         self.drained = False
         self.gone = False  # not there when it was last asked; see `GONE`
+        self.doubtful = False  # perhaps not there any more, and not asked since; see `BROKEN`
 
     # --- May it be asked? -------------------------------------------------------------------------
 
@@ -298,6 +301,7 @@ class Health:
     def _failed(self, kind: Trouble, now: float, attempt: Attempt | None, retry_after: float | None) -> None:
         self._failures[kind] += 1
         self.gone = self.gone or kind in GONE
+        self.doubtful = self.doubtful or kind in BROKEN
         if kind in PASSING:
             self._leave_alone(kind, now, retry_after)
             self._circuit.give_back(attempt)
@@ -336,7 +340,7 @@ class Health:
         That proves a server and not its work: the circuit of one that was gone goes half open, and a
         request has the proof. The back-off of one that was there all the time is not shortened.
         """
-        returned, self.gone = self.gone, False
+        returned, self.gone, self.doubtful = self.gone, False, False
         if returned:
             self._circuit.recover(now)
         return returned
@@ -344,7 +348,7 @@ class Health:
     def unanswered(self, kind: Trouble, now: float) -> None:
         """A probe was not answered, or with a failure. At a half-open circuit that was the trial."""
         self._failed(kind, now, None, None)
-        self.gone = True
+        self.gone, self.doubtful = True, False
 
     def drain(self) -> None:
         """No new requests; those that run go on. Idempotent."""

@@ -35,6 +35,7 @@ from antiphon.server.key_limits import Admission, Refusal
 from antiphon.server.plan import ANYWHERE, Aim, Plan, Planner
 from antiphon.server.reading import TooLargeError, read_body
 from antiphon.server.retries import Retries
+from antiphon.server.routing import without_names
 from antiphon.server.surface import MESSAGES, OPENAI, Surface
 from antiphon.server.turnstile import turned_away
 
@@ -180,7 +181,8 @@ class Inference:
         if self._gateway.draining:
             return own_faults.SHUTTING_DOWN
         if isinstance(planned, Fault):
-            return planned
+            limited = asked.identity.limited and planned.kind == "not_found_error"
+            return without_names(planned) if limited else planned
         if not asked.identity.allows(planned.model):
             return unknown_model(planned.model)
         strict = (
@@ -222,6 +224,7 @@ class Inference:
         gateway, identity = self._gateway, asked.identity
         said = await gateway.key_limits.check(identity.key, planned.chat.input_estimate, time.time())
         if isinstance(said, Refusal):
+            gateway.metrics.limited(identity.name, said.limit)
             await self._refuse(asked, surface, said.fault, said.headers)
             return
         exchange = None

@@ -51,10 +51,14 @@ _TOKENS: Final = "tokens"
 
 
 class Refusal(Struct, frozen=True):
-    """The key is over its limit: what to say, and what to say it with."""
+    """The key is over its limit: what to say, and what to say it with.
+
+    `limit`: which one, `concurrent`, `requests` or `tokens`.
+    """
 
     fault: Fault
     headers: Headers = ()
+    limit: str = "concurrent"
 
 
 class Admission:
@@ -146,13 +150,13 @@ class KeyLimits:
                 fits, window = await self._windows.take(_TOKENS, who, limit=tokens, cost=charge)
                 taken.append((_TOKENS, window))
                 if not fits:
-                    return _refusal(f"{tokens} tokens in a minute", window.wait(charge), taken, now)
+                    return _refusal(_TOKENS, tokens, window.wait(charge), taken, now)
             if requests is not None:
                 fits, window = await self._windows.take(_REQUESTS, who, limit=requests, cost=1)
                 taken.append((_REQUESTS, window))
                 if not fits:
                     self._correct(key, -charge)
-                    return _refusal(f"{requests} requests in a minute", window.wait(1), taken, now)
+                    return _refusal(_REQUESTS, requests, window.wait(1), taken, now)
             return None
 
         began = self._clock()
@@ -264,8 +268,9 @@ def _over(said: str, retry_after: int) -> Fault:
     return Fault("rate_limit_error", said, 429, retry_after=str(retry_after))
 
 
-def _refusal(limit: str, wait: int, taken: list[tuple[str, Window]], now: float) -> Refusal:
-    return Refusal(_over(f"this API key's limit of {limit} is reached", max(1, wait)), _headers(taken, now))
+def _refusal(kind: str, limit: int, wait: int, taken: list[tuple[str, Window]], now: float) -> Refusal:
+    said = f"this API key's limit of {limit} {kind} in a minute is reached"
+    return Refusal(_over(said, max(1, wait)), _headers(taken, now), kind)
 
 
 def _headers(windows: list[tuple[str, Window]], now: float) -> Headers:

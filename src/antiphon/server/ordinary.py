@@ -1,4 +1,4 @@
-"""The ordinary routes: health, models, metrics, and who holds which slot. Starlette serves them.
+"""The ordinary routes: health, models, metrics, and the operator's. Starlette serves them.
 
 Owns their paths and their JSON. Nothing here streams and nothing here is fast; the streaming paths never
 come through this module.
@@ -6,8 +6,13 @@ come through this module.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import structlog
+from msgspec import structs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,13 +26,31 @@ from antiphon.core.scrub import legible
 from antiphon.observe.metrics import CONTENT_TYPE
 from antiphon.server.catalog import model_fields, page
 from antiphon.server.entry import WRONG_ADMIN_KEY, Identity
+from antiphon.server.overview import statistics
 
 if TYPE_CHECKING:
     from antiphon.server.app import Gateway
     from antiphon.server.upstreams import Upstream
 
+log = structlog.get_logger("antiphon.server")
+
 PREFIXES = ("", "/llm")
 _LONGEST_PAGE = 1000  # protocol: Messages API, GET /v1/models, `limit`
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _for_operators(handle: Handler) -> Handler:
+    """The door looks at the path that a client has sent, this at where Starlette has brought it."""
+
+    @wraps(handle)
+    async def handling(request: Request) -> Response:
+        if not _who(request).operator:
+            return _refuse(WRONG_ADMIN_KEY, request)
+        return await handle(request)
+
+    return handling
 
 
 class OrdinaryRoutes:
@@ -39,8 +62,18 @@ class OrdinaryRoutes:
             routes=[
                 Path("/healthz", self._health, methods=["GET"]),
                 Path("/metrics", self._metrics, methods=["GET"]),
-                Path("/admin/slots", self._slots, methods=["GET"]),
-                Path("/admin/slots/{request_id}", self._cancel, methods=["DELETE"]),
+                *(
+                    Path(path, _for_operators(handle), methods=[method])
+                    for method, path, handle in (
+                        ("GET", "/admin", self._overview),
+                        ("GET", "/admin/slots", self._slots),
+                        ("DELETE", "/admin/slots/{request_id}", self._cancel),
+                        ("GET", "/admin/upstreams", self._upstreams),
+                    )
+                ),
+                Path(
+                    "/admin/upstreams/{name}/drain", _for_operators(self._drain), methods=["POST", "DELETE"]
+                ),
                 Path("/", _empty, methods=["HEAD", "GET"]),
                 Path("/api/hello", _empty, methods=["HEAD", "GET"]),
                 *(Path(f"{prefix}/v1/models", self._models, methods=["GET"]) for prefix in PREFIXES),
@@ -82,11 +115,37 @@ class OrdinaryRoutes:
                 return JSONResponse(model_fields(model))
         return _refuse(Fault("not_found_error", f"model: {legible(wanted, limit=200)}", 404), request)
 
+    # --- the operator's ---
+
+    async def _overview(self, request: Request) -> Response:
+        return _json(statistics(self._gateway))
+
+    async def _upstreams(self, request: Request) -> Response:
+        return _json({"upstreams": statistics(self._gateway).upstreams})
+
+    async def _drain(self, request: Request) -> Response:
+        """Drain an upstream, or undo that. One that is leaving is drained anyway."""
+        gateway, name = self._gateway, request.path_params["name"]
+        if name not in gateway.backend.upstreams:
+            return _refuse(Fault("not_found_error", "no such upstream", 404), request)
+        drains, wanted = gateway.drains, request.method == "POST"
+        if wanted:
+            drains.drain(name)
+        else:
+            drains.undrain(name)
+        drains.apply(gateway.backend.upstreams)
+        log.info("upstream_drained" if wanted else "upstream_undrained", upstream=name)
+        now = statistics(gateway).upstreams
+        return _json(next(each for each in now if each.name == name and not each.leaving))
+
     async def _slots(self, request: Request) -> Response:
-        if not _who(request).operator:
-            return _refuse(WRONG_ADMIN_KEY, request)
-        upstreams = self._gateway.backend.upstreams
-        return JSONResponse({name: self._of_upstream(each) for name, each in upstreams.items()})
+        backend = self._gateway.backend
+        shown = {name: self._of_upstream(each) for name, each in backend.upstreams.items()}
+        for each in backend.leaving:
+            # Beside a new one of the same name; not both can be seen by it, and requests must be.
+            name = each.name if each.name not in shown else f"{each.name} (leaving)"
+            shown[name] = self._of_upstream(each)
+        return JSONResponse(shown)
 
     def _of_upstream(self, upstream: Upstream) -> dict[str, Any]:
         """Who holds what and who waits, at this moment."""
@@ -100,6 +159,7 @@ class OrdinaryRoutes:
                 {
                     "lease": lease.owner,
                     "state": lease.state.value,
+                    "key": exchange.job.key or None if exchange else None,
                     "share": lease.share,
                     "age_seconds": round(now - lease.since, 1),
                     "model": exchange.job.plan.model if exchange else None,
@@ -107,30 +167,22 @@ class OrdinaryRoutes:
                     "output_tokens": exchange.output_tokens if exchange else None,
                 }
             )
-        queue = [
-            {
-                "lease": ticket.owner,
-                "position": position,
-                "share": ticket.share,
-                "waited_seconds": round(now - ticket.since, 1),
-                "expected_wait_seconds": round(slots.expected_wait(position), 1),
-            }
-            for position, ticket in enumerate(slots.waiting())
-        ]
-        numbers = slots.statistics()
-        return {
-            "slots": numbers.slots,
-            "held": numbers.held,
-            "draining": numbers.draining,
-            "free": numbers.free,
-            "waiting": numbers.waiting,
-            "leases": leases,
-            "queue": queue,
-        }
+        queue = []
+        for position, ticket in enumerate(slots.waiting()):
+            exchange = live.get(ticket.owner)
+            queue.append(
+                {
+                    "lease": ticket.owner,
+                    "position": position,
+                    "key": exchange.job.key or None if exchange else None,
+                    "share": ticket.share,
+                    "waited_seconds": round(now - ticket.since, 1),
+                    "expected_wait_seconds": round(slots.expected_wait(position), 1),
+                }
+            )
+        return {**structs.asdict(slots.statistics()), "leases": leases, "queue": queue}
 
     async def _cancel(self, request: Request) -> Response:
-        if not _who(request).operator:
-            return _refuse(WRONG_ADMIN_KEY, request)
         wanted = request.path_params["request_id"]
         for exchange in list(self._gateway.live):
             if exchange.job.request_id == wanted:
@@ -143,6 +195,10 @@ def _who(request: Request) -> Identity:
     """Who the door let in."""
     who: Identity = request.scope["antiphon.who"]
     return who
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _page_size(asked: str) -> int | None:

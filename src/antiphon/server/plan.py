@@ -11,6 +11,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
+from antiphon.core import own_faults
 from antiphon.core.dialects import messages_request
 from antiphon.core.dialects.chat_request import ChatRequest, encode
 from antiphon.core.dialects.documents import ReadPdf, may_hold_documents, open_documents
@@ -113,9 +114,31 @@ class Planner(Struct, frozen=True):
         read_pdf: ReadPdf | None,
         wanted: Target | None,
     ) -> Plan:
-        """Raises RequestError, NoRouteError."""
+        """For the target that is wanted, else the first that can take it. Raises RequestError, NoRouteError."""
         route = self.table.find(name)
-        target = wanted or route.targets[0]
+        refused: RequestError | None = None
+        asked: list[Target] = []
+        for target in route.targets if wanted is None else (wanted,):
+            if any(target.reads_as(other) for other in asked):
+                continue
+            asked.append(target)
+            try:
+                return self._write_for(request, body, name, counting, read_pdf, route, target)
+            except RequestError as error:
+                refused = refused or error  # of the first: its words are about the request
+        raise refused or NoRouteError(own_faults.no_upstream(1))
+
+    def _write_for(
+        self,
+        request: MessagesRequest,
+        body: bytes,
+        name: str,
+        counting: bool,
+        read_pdf: ReadPdf | None,
+        route: Route,
+        target: Target,
+    ) -> Plan:
+        """Raises RequestError, NoRouteError."""
         quirks = target.quirks
         if quirks.speaks == "messages":
             return self._pass_on(request, body, name, counting, route, target)

@@ -3,6 +3,8 @@
 Owns when which server is asked, and how an answer is read. One task asks for all of them. What an answer
 means for a circuit is `server.health`'s, and no request ever waits for a probe. A server is asked
 
+- at once when a connection to it broke under a request: one that died and was started anew within an
+  `interval` would otherwise pass for the one that it was;
 - soon again (`recovery` seconds) while it is gone, or its circuit is not closed, or it loads a model;
 - every `interval` seconds while nothing else is heard of it: requests tell more than probes.
 
@@ -134,6 +136,8 @@ class Prober:
     def due(self, one: Watched, now: float) -> bool:
         """Whether it is time to ask this one."""
         health = one.health
+        if health.doubtful:
+            return True
         ill = health.gone or health.waiting(now) or health.state(now) != "closed"
         every = self._recovery if ill else self._interval
         asked, shift = self._asked.get(health, (now, 0.0))

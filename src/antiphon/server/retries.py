@@ -10,6 +10,7 @@ failures does not become a storm of attempts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from antiphon.config import RetrySettings
@@ -21,7 +22,7 @@ from antiphon.server.retry_budget import RetryBudget
 class Retries:
     """`clock` is monotonic, in seconds."""
 
-    __slots__ = ("_budget", "_clock", "_left", "_names", "failed")
+    __slots__ = ("_budget", "_clock", "_left", "_names", "failed", "further")
 
     def __init__(self, settings: RetrySettings, budget: RetryBudget, *, clock: Callable[[], float]) -> None:
         self._left = settings.attempts - 1
@@ -29,6 +30,7 @@ class Retries:
         self._clock = clock
         self._names: set[str] = set()  # models that it was planned for, or was to be
         self.failed: set[str] = set()  # upstreams that have failed it
+        self.further: Counter[str] = Counter()  # attempts after the first: `elsewhere`, or a `Fallback`
 
     def after(self, verdict: Verdict, plan: Plan, *, others: bool) -> Aim | None:
         """Where to go on. `others`: this route has a target that has not failed the request yet."""
@@ -36,6 +38,7 @@ class Retries:
             if not self._budget.spend(self._clock()):
                 return None
             self._left -= 1
+            self.further["elsewhere"] += 1
             return ANYWHERE
         return None if verdict.fallback is None else self.instead(verdict.fallback, plan)
 
@@ -45,6 +48,7 @@ class Retries:
         name: str | None = getattr(plan.route.fallbacks, why)
         if name is None or name in self._names or not self._budget.spend(self._clock()):
             return None
+        self.further[why] += 1
         self._names.add(name)  # also if planning finds it too small and goes on from there
         self.failed.clear()  # another model's targets are asked about another model
         return Aim(model=name)

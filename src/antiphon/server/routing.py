@@ -24,6 +24,9 @@ ALIAS = "claude-"
 ANY = "*"
 """The name of the catch-all."""
 
+_NAMED = 20  # models at most in a refusal
+_THERE_IS = "; there is "
+
 # An estimate this many times over the window is no estimate's fault.
 _CERTAINLY = 3
 
@@ -38,6 +41,11 @@ class NoRouteError(Exception):
         super().__init__(fault.message)
         self.fault = fault
         self.fallback = fallback
+
+
+def without_names(fault: Fault) -> Fault:
+    """The fault of an unknown model, without the names of those that are there."""
+    return structs.replace(fault, message=fault.message.partition(_THERE_IS)[0])
 
 
 class Target(Struct, frozen=True):
@@ -93,10 +101,15 @@ class RouteTable(Struct, frozen=True):
     def may_replan(self) -> bool:
         """A request may be written a second time: for another model, or a target of another kind."""
         return any(
-            route.fallbacks != Fallbacks()
-            or not all(route.targets[0].reads_as(each) for each in route.targets)
+            route.fallbacks != Fallbacks() or not all(self._alike(route, each) for each in route.targets)
             for route in self.routes
         )
+
+    def _alike(self, route: Route, target: Target) -> bool:
+        """It reads as the route's first one, whichever name comes: what they list may differ in windows."""
+        first, told = route.targets[0], self.listed.get
+        same_windows = route.window is not None or told(target.upstream) == told(first.upstream)
+        return first.reads_as(target) and same_windows
 
     def find(self, model: str) -> Route:
         """The route of a name, with its targets as they are to be asked. Raises NoRouteError."""
@@ -139,11 +152,8 @@ class RouteTable(Struct, frozen=True):
         known = dict.fromkeys(route.model for route in self.routes if route.exact)
         known.update(dict.fromkeys(name for models in self.listed.values() for name in models))
         there = ", ".join(list(known)[:_NAMED]) + (", ..." if len(known) > _NAMED else "")
-        said = f"model: {model} is not served here" + (f"; there is {there}" if there else "")
+        said = f"model: {model} is not served here" + (_THERE_IS + there if there else "")
         return Fault("not_found_error", said, 404)
-
-
-_NAMED = 20
 
 
 def check_fit(route: Route, tokens: int) -> None:

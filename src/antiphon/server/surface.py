@@ -1,6 +1,7 @@
 """What a kind of client expects around an answer: how streams begin, how errors look, what keeps it waiting.
 
-Owns one row for each surface. What is in an answer is core's.
+Owns one row for each surface, and which of them a request's target belongs to. What is in an answer is
+core's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
 from antiphon.core.surfaces.messages.events import PING
 from antiphon.core.surfaces.openai import errors as openai
+from antiphon.core.surfaces.openai.request import ROUTES
 from antiphon.server.answers import EVENT_STREAM, Headers, Send, error_frame, fault_headers, respond
 
 
@@ -59,3 +61,11 @@ OPENAI = Surface(
     False,
     openai.status_of,
 )
+
+_OPENAI_PATHS = tuple(f"/v1{route}".encode() for route in ROUTES)
+
+
+def surface_at(target: bytes) -> Surface:
+    """Whose shape an error has that is said before anything is routed. `target` as on the request's line."""
+    path = target.partition(b"?")[0].rstrip(b"/")
+    return OPENAI if path.endswith(_OPENAI_PATHS) else MESSAGES

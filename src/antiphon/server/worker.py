@@ -27,6 +27,7 @@ from antiphon.config import Settings
 from antiphon.config_file import Loaded
 from antiphon.core.seal import Sealer
 from antiphon.observe import log
+from antiphon.server.drains import Drains
 from antiphon.server.embedded import EmbeddedView, RemoteServers
 from antiphon.server.serve import gateway_for, serve
 from antiphon.server.worker_metrics import WorkerMetrics
@@ -85,11 +86,9 @@ class _Worker:
         loaded: Loaded | None = pickle.loads(orders.loaded) if orders.loaded else None  # noqa: S301
         sealer = Sealer(orders.seal_key)
         gateway = self.gateway = gateway_for(orders.settings, sealer, self._embedded, loaded)
-        self.metrics = gateway.metrics = WorkerMetrics(
-            Path(orders.folder),
-            known_models=gateway._known_models,
-            upstreams=lambda: gateway.backend.upstreams,
-        )
+        folder = Path(orders.folder)
+        self.metrics = gateway.metrics = WorkerMetrics(folder, gateway.metrics.sources)
+        gateway.drains = Drains(folder / "drained")
 
     def run(self) -> None:
         serve(self.gateway, self._listening, [address.bind() for address in self._orders.addresses])

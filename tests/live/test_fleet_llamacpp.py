@@ -1,0 +1,334 @@
+"""Two real llama.cpp servers behind one gateway: what each answers, whose cache is warm, and when one dies.
+
+The servers are the witnesses: `/slots` says who works, `cache_n` and `cached_tokens` what was in their cache,
+their own token counts what a prompt has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+import pytest_asyncio
+
+from live.llamacpp_house import REASON, LlamaHouse, Served, without_marks
+from live.prompts import COUNTED, IMAGE, words
+from pipeline import judge
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(REASON is not None, reason=f"live llama.cpp: {REASON}"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+
+# --- What is asked of either --------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(tmp_path_factory):
+    served = {"one": Served(slots=1), "two": Served(slots=3)}
+    async with LlamaHouse(tmp_path_factory.mktemp("fleet"), served) as house:
+        yield house
+
+
+@pytest.fixture(params=["one", "two"])
+def at(request):
+    return request.param
+
+
+async def test_both_are_recognised_with_their_slots(house):
+    for name, slots in (("one", 1), ("two", 3)):
+        assert (await house.slots(name))["slots"] == slots
+        (line,) = house.logged("upstream_recognised", upstream=name)
+        assert (line["kind"], line["slots"]) == ("llamacpp", slots)
+
+
+@both_ways
+async def test_text(house, at, stream):
+    told = await house.told("Say hello.", stream=stream, model=f"only-{at}")
+    assert told.upstream == at
+    assert told.text.strip()
+    assert told.model == f"only-{at}"
+    assert told.message["stop_reason"] in ("end_turn", "max_tokens")
+    assert 0 < told.message["usage"]["output_tokens"] <= 16
+
+
+@both_ways
+async def test_a_stop_string(house, at, stream):
+    whole = (await house.told("Say hello.", model=f"only-{at}")).text
+    stop = whole.split()[1]
+    told = await house.told("Say hello.", stream=stream, model=f"only-{at}", stop_sequences=[stop])
+    assert told.text.rstrip() == whole.partition(stop)[0].rstrip()
+    # llama.cpp says that it stopped, and not at what.
+    assert told.message["stop_reason"] in ("end_turn", "stop_sequence")
+    assert told.message["usage"]["output_tokens"] < 16
+
+
+@both_ways
+@pytest.mark.parametrize("asked", COUNTED)
+async def test_the_count_is_the_servers_own(house, at, stream, asked):
+    asked = {"model": f"only-{at}", **asked}
+    counted = await house.counted(asked)
+    fields = {name: value for name, value in asked.items() if name != "messages"}
+    told = await house.told(asked["messages"], stream=stream, **fields)
+    assert told.prompt_tokens == counted
+    if stream:
+        assert told.events[0]["message"]["usage"]["input_tokens"] == counted
+    if "tools" not in asked:  # which it would write into the prompt in its own way
+        async with house.direct(at, "/messages/count_tokens", asked) as answer:
+            assert (await answer.json())["input_tokens"] == counted
+
+
+@both_ways
+async def test_a_prompt_that_is_too_long(house, at, stream):
+    told = await house.told(words(1, 600), stream=stream, model=f"only-{at}")
+    assert told.status == 400
+    assert told.error["type"] == "invalid_request_error"
+    assert "prompt is too long" in told.error["message"]
+    assert "1024 maximum" in told.error["message"]
+
+
+@both_ways
+async def test_an_image_is_refused(house, at, stream):
+    told = await house.told([{"role": "user", "content": [IMAGE]}], stream=stream, model=f"only-{at}")
+    assert told.status == 400
+    assert told.error["type"] == "invalid_request_error"
+    assert "image" in told.error["message"]
+
+
+# --- Cancel -------------------------------------------------------------------------------------------
+
+
+async def test_who_leaves_while_it_generates(house, at):
+    async with house.ask("Count to a thousand.", max_tokens=900, model=f"only-{at}") as answer:
+        async for line in answer.content:
+            if b"content_block_delta" in line:
+                break
+        assert await house.busy(at) == 1
+        answer.close()
+    await house.until_idle()
+
+
+@both_ways
+async def test_who_leaves_in_the_prefill(house, at, stream):
+    await house.leaves(at, words(2, 180), stream=stream, model=f"only-{at}", max_tokens=8)
+    await house.until_idle()
+
+
+async def test_who_leaves_a_whole_answer_while_it_generates(house, at):
+    await house.leaves(
+        at, "Count to a thousand.", stream=False, model=f"only-{at}", max_tokens=900, stop_sequences=["~"]
+    )
+    await house.until_idle()
+
+
+async def test_who_leaves_the_queue(house):
+    """One slot, and it is taken: the server never hears of the second request."""
+    async with house.ask("Count to a thousand.", max_tokens=900, model="only-one") as answer:
+        await answer.content.readline()
+        asked = asyncio.ensure_future(house.told("Say hello.", model="only-one"))
+        await house.until_waiting("one", 1)
+        assert await house.busy("one") == 1
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await house.until_waiting("one", 0)
+        assert await house.busy("one") == 1  # the first one goes on
+        answer.close()
+    await house.until_idle()
+
+
+# --- The OpenAI surface -------------------------------------------------------------------------------
+
+CHAT = {"messages": [{"role": "user", "content": "Say hello."}]}
+PROMPT = {"prompt": "Once upon a time"}
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        pytest.param("/chat/completions", CHAT, id="chat"),
+        pytest.param(
+            "/chat/completions", CHAT | {"stream_options": {"include_usage": True}}, id="chat with usage"
+        ),
+        pytest.param("/completions", PROMPT, id="completions"),
+    ],
+)
+async def test_an_openai_client_gets_the_servers_own_bytes(house, path, asked, stream):
+    if not stream and "stream_options" in asked:
+        asked = {name: value for name, value in asked.items() if name != "stream_options"}
+    body = {"model": "only-two", "max_tokens": 12, "temperature": 0, "stream": stream, **asked}
+    # Otherwise what is cached differs; nothing of it is the gateway's.
+    body["cache_prompt"] = False
+    async with house.direct("two", path, body | {"model": "smollm2"}) as answer:
+        direct = await answer.read()
+    async with house.post(path, body) as answer:
+        through = await answer.read()
+        assert answer.status == 200
+        assert answer.headers["antiphon-upstream"] == "two"
+    assert without_marks(through) == without_marks(direct)
+
+
+async def test_an_openai_client_hears_the_servers_own_refusal(house):
+    asked = {"model": "only-two", "input": "Hello"}
+    async with house.direct("two", "/embeddings", asked) as answer:
+        direct, status = await answer.json(), answer.status
+    async with house.post("/embeddings", asked) as answer:
+        assert answer.status == status == 501
+        assert (await answer.json())["error"]["message"] == direct["error"]["message"]
+    await house.until_idle()
+
+
+async def test_both_kinds_of_clients_wait_for_the_same_slot(house):
+    """It has one: who came second is asked of it when the first one's answer is over, not before."""
+    chat = {"model": "only-one", "max_tokens": 24, "stream": False, "temperature": 0, **CHAT}
+    for first_path, second_path in (
+        ("/chat/completions", "/messages"),
+        ("/messages", "/chat/completions"),
+    ):
+        async with house.post(first_path, chat | {"stream": True, "max_tokens": 900}) as first:
+            await first.content.readline()
+            second = asyncio.ensure_future(house.post(second_path, chat).__aenter__())
+            await house.until_waiting("one", 1)
+            assert (await house.busy("one"), second.done()) == (1, False)
+            first.close()
+        answer = await second
+        assert answer.status == 200
+        assert int(answer.headers["antiphon-queue-ms"]) > 0
+        answer.close()
+        await house.until_idle()
+
+
+# --- Whose cache is warm ------------------------------------------------------------------------------
+
+SESSIONS, TURNS = 5, 3  # an odd number: in turn, every session changes its server each time
+
+
+def first_turn(session: int) -> list[dict]:
+    return [{"role": "user", "content": f"Remember this: {words(10 + session, 40)}"}]
+
+
+def goes_on(messages: list[dict], said: str) -> list[dict]:
+    return [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": "Go on."}]
+
+
+async def test_turns_go_where_their_prefix_is_warm(tmp_path):
+    served = {"one": Served(slots=3), "two": Served(slots=3)}
+    async with LlamaHouse(tmp_path, served) as house:
+        conversations = [first_turn(session) for session in range(SESSIONS)]
+        places: list[set[str]] = [set() for _ in range(SESSIONS)]
+        before = [0] * SESSIONS  # tokens of the last turn's prompt
+        prompts = cached = 0
+        for turn in range(TURNS):
+            for session, messages in enumerate(conversations):
+                told = await house.told(messages, stream=session % 2 == 0, max_tokens=4)
+                places[session].add(told.upstream)
+                prompts += told.prompt_tokens
+                cached += told.cached_tokens
+                if turn:
+                    # All of the last turn; its template ends a little otherwise than the next one begins.
+                    assert told.cached_tokens > before[session] - 8
+                before[session] = told.prompt_tokens
+                conversations[session] = goes_on(messages, told.text)
+        assert all(len(each) == 1 for each in places)
+        assert set.union(*places) == {"one", "two"}
+        # The same in the words of the server: its timings, which an OpenAI client gets as they are.
+        for session, messages in enumerate(conversations):
+            body = {"model": "smollm2", "max_tokens": 4, "temperature": 0, "messages": messages}
+            async with house.post("/chat/completions", body) as answer:
+                timings = (await answer.json())["timings"]
+                assert {answer.headers["antiphon-upstream"]} == places[session]
+            assert timings["cache_n"] > before[session] - 8
+    share = cached / prompts
+
+    async with LlamaHouse(tmp_path, served) as house:
+        in_turn = await shares_in_turn(house)
+    print(f"cached: {share:.0%} of the prompt tokens by affinity, {in_turn:.0%} in turn")
+    assert share > 1.5 * in_turn
+
+
+async def shares_in_turn(house: LlamaHouse) -> float:
+    """The share of prompt tokens found cached where the same turns are asked of the servers in turn."""
+    conversations = [first_turn(session) for session in range(SESSIONS)]
+    prompts = cached = number = 0
+    for _ in range(TURNS):
+        for session, messages in enumerate(conversations):
+            body = {"max_tokens": 4, "temperature": 0, "messages": messages}
+            async with house.direct(("one", "two")[number % 2], "/chat/completions", body) as answer:
+                told = await answer.json()
+            number += 1
+            prompts += told["usage"]["prompt_tokens"]
+            cached += told["timings"]["cache_n"]
+            conversations[session] = goes_on(messages, told["choices"][0]["message"]["content"])
+    return cached / prompts
+
+
+# --- One of them dies ---------------------------------------------------------------------------------
+
+DEATHS = ("upstream_lost", "upstream_failed")
+
+
+@both_ways
+async def test_one_dies_in_the_prefill_and_the_other_answers(tmp_path, stream):
+    served = {name: Served(slots=1, back_after=3.0) for name in ("one", "two")}
+    async with LlamaHouse(tmp_path, served, expected=DEATHS) as house:
+        asked = asyncio.ensure_future(house.told(words(3, 180), stream=stream))
+        victim = await house.until_busy("one", "two", of=asked)
+        os.kill(served[victim].pid, signal.SIGKILL)
+        told = await asked
+        other = "two" if victim == "one" else "one"
+        assert told.upstream == other
+        assert told.message["stop_reason"] in ("end_turn", "max_tokens")
+        assert told.text.strip() or told.message["content"] == []
+        assert told.prompt_tokens > 500
+        (record,) = house.gateway.records()
+        assert (record["retries"], record["upstream"], record["cause"]) == (1, other, "finished")
+
+        # It comes back, is recognised, and gets what the other one has no slot for.
+        async def returned() -> bool:
+            return len(house.logged("upstream_recognised", upstream=victim)) > 1
+
+        await house.until(returned)
+        assert (await house.slots(victim))["slots"] == 1
+        async with house.ask("Count.", max_tokens=900, model=f"only-{other}") as holds:
+            await holds.content.readline()
+            told = await house.told("Say hello.", stream=stream)
+            assert told.upstream == victim
+            assert told.text.strip()
+            holds.close()
+        await house.until_idle()
+
+
+async def test_one_dies_while_it_generates(tmp_path):
+    served = {name: Served(slots=1) for name in ("one", "two")}
+    async with LlamaHouse(tmp_path, served, expected=DEATHS) as house:
+        async with house.ask("Count to a thousand.", max_tokens=900) as answer:
+            victim = answer.headers["antiphon-upstream"]
+            said = b""
+            while b"content_block_delta" not in said:
+                said += await answer.content.readline()
+            os.kill(served[victim].pid, signal.SIGKILL)
+            said += await answer.read()
+        lines = [line for line in said.split(b"\n") if line.startswith(b"data: ")]
+        events = [json.loads(line.removeprefix(b"data: ")) for line in lines]
+        assert judge.violations(events) == []
+        assert [event["type"] for event in events][-1] == "error"
+        assert "message_stop" not in {event["type"] for event in events}
+        assert events[-1]["error"]["type"] == "api_error"
+        told = await house.told("Say hello.")  # at once, from the one that lives
+        assert told.text.strip()
+        (broken, whole) = house.gateway.records()
+        assert (broken["cause"], broken["retries"], broken["upstream"]) == ("upstream", 0, victim)
+        assert whole["upstream"] != victim
+
+        async def back() -> bool:
+            return await house.busy(victim) == 0
+
+        await house.until(back)
+        await house.until_idle()
