@@ -218,3 +218,9 @@ def test_no_name_from_a_server_breaks_the_file(names, about) -> None:
     assert [each["name"] for each in document["upstreams"]] == ["vllm", "b"]
     written = [each["name"].replace("$$", "$") for each in document.get("models", [])]
     assert written == [name for name in dict.fromkeys(names) if not set(name) & {"*", "?"}]
+
+
+def test_the_gateway_does_not_take_a_servers_port():
+    server = Chosen(name="llamacpp", base_url="http://127.0.0.1:8080/v1", kind="llamacpp", models=())
+    assert "\nport = 8081\n" in config_text([server])
+    assert "\nport = 8080\n" in config_text([])

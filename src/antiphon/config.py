@@ -77,7 +77,12 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Text | None,
         Meta(description="where clients' keys are kept (their hashes); without it there are none"),
     ] = None
-    admin_key: Annotated[Text | None, Meta(description="guards `/admin/*`; without it these are 404")] = None
+    admin_key: Annotated[
+        Text | None,
+        Meta(
+            description="guards `/admin/*`; without it, this machine alone while there are no keys, else nobody"
+        ),
+    ] = None
     coordination_policy: Annotated[
         CoordinationPolicy,
         Meta(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 import tomlkit
 from msgspec import Struct
@@ -25,6 +26,9 @@ LABELS: Final = {
     "lmstudio": "LM Studio",
 }
 """How people call the servers; every other kind is called by its own name."""
+
+PORTS: Final = range(8080, 9080)
+"""Where the gateway listens: the first that no chosen server has."""
 
 _HEAD: Final = """\
 # Antiphon's settings. Every setting, with its default and meaning: docs/configuration.md.
@@ -124,7 +128,8 @@ def config_text(servers: Sequence[Chosen]) -> str:
     """The whole file. It can be loaded as it is, once the variables that it names are set."""
     if not servers:
         return _HEAD + _NO_SERVER + _TAIL
-    parts = [_HEAD, *(_upstream(each) for each in servers)]
+    port = _free_port(servers)
+    parts = [_HEAD.replace(f"port = {PORTS[0]}", f"port = {port}"), *(_upstream(each) for each in servers)]
     first = next((each for each in servers if each.models), servers[0])
     sample = {
         "upstream": _quoted(first.name),
@@ -138,6 +143,12 @@ def config_text(servers: Sequence[Chosen]) -> str:
     else:
         parts.append(_ALL_NAMES.format(**sample))
     return "".join([*parts, _TAIL])
+
+
+def _free_port(servers: Sequence[Chosen]) -> int:
+    """Where none of the servers on this machine listens: llama.cpp's usual port is ours too."""
+    taken = {urlsplit(each.base_url).port for each in servers}
+    return next(port for port in PORTS if port not in taken)
 
 
 def _upstream(server: Chosen) -> str:

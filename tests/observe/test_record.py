@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 
 import msgspec
 from structlog.testing import capture_logs
 
 from antiphon.observe.record import ExchangeRecord
+from antiphon.server.entry import Entry
+from antiphon.server.keys import Key, Keyring, make
+from antiphon.server.keys_file import edit_rows
+from server.fleet_house import FleetHouse, model
+from server.harness import frame, on_uvloop, post
 
 
 def record(**fields) -> ExchangeRecord:
@@ -105,15 +111,47 @@ def test_the_line_is_json_whatever_a_model_is_called() -> None:
 
 
 def test_there_is_no_field_for_content_or_keys() -> None:
-    names = set(msgspec.structs.asdict(record()))
-    assert not names & {
-        "prompt",
-        "text",
-        "content",
-        "messages",
-        "system",
-        "tools",
-        "key",
-        "api_key",
-        "headers",
-    }
+    names = set(msgspec.structs.asdict(record()))  # `key` is a name
+    assert not names & {"prompt", "text", "content", "messages", "system", "tools", "api_key", "headers"}
+
+
+@on_uvloop
+async def test_the_line_of_a_request_that_went_a_long_way(tmp_path) -> None:
+    """Over a failed target to a fallback model, with a key: all of that is told, and no secret."""
+    secret, key = make("alice", now=time.time())
+    with edit_rows(tmp_path / "keys.json", Key) as rows:
+        rows.append(key)
+    hidden = ("PROMPT-9f3", "ANSWER-9f3", "SESSION-9f3", "FAULT-9f3", "UPSTREAM-KEY-9f3", secret)
+    prompt, answer, session, fault, upstream_key, _ = hidden
+    kinds = {"a": {"kind": "vllm", "api_key": upstream_key}, "b": {"kind": "sglang", "api_key": upstream_key}}
+    models = (model("m", "a", failed="spare"), model("spare", "b"))
+    usage = {"prompt_tokens": 40, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 30}}
+    async with FleetHouse(kinds=kinds, models=models) as house:
+        house.gateway.entry = Entry(Keyring(tmp_path / "keys.json"))
+        client = await house.client()
+        client.send(post(prompt, headers=f"x-api-key: {secret}\r\nx-claude-code-session-id: {session}\r\n"))
+        visit = await house.visit()
+        visit.refuse(500, b'{"error":{"message":"%b"}}' % fault.encode())
+        visit = await house.visit()
+        visit.head()
+        visit.send(frame({"content": answer}), frame(finish="stop"), frame(choices=[], usage=usage))
+        visit.done()
+        assert answer in (await client.response()).text
+        line = await house.record()
+        told = {
+            "surface": "messages",
+            "key": "alice",
+            "model": "m",
+            "fallback": "spare",
+            "upstream": "b",
+            "kind": "sglang",
+            "retries": 1,
+            "further": {"failed": 1},
+            "input_tokens": 10,
+            "cached_tokens": 30,
+            "cause": "finished",
+        }
+        assert {name: line[name] for name in told} == told
+        said = json.dumps(house.said.entries, default=str)
+        assert [word for word in hidden if word in said] == []
+        assert "127.0.0.1" not in said

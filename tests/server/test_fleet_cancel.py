@@ -240,7 +240,7 @@ async def test_a_client_that_leaves_the_second_attempt(stream) -> None:
 async def test_a_client_that_leaves_while_its_request_is_on_trial_gives_the_trial_back() -> None:
     async with FleetHouse(slots=1) as house:
         for name in ("a", "b"):
-            for _ in range(5):
+            for _ in range(3):
                 client = await house.ask(model=f"only-{name}", stream=False)
                 (await house.visit()).refuse(500)
                 await client.response()

@@ -8,10 +8,18 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from antiphon.server.admin_key import AdminKey
 from antiphon.server.catalog import Model
+from antiphon.server.entry import Entry
+from antiphon.server.keys import Key, Keyring, make
+from antiphon.server.keys_file import edit_rows
+from server.fleet_house import FleetHouse, model
 from server.harness import Client, House, Response, Visit, on_both_loops, on_uvloop, post
 
 SESSION = "x-claude-code-session-id: "
+ADMIN_SECRET = "admin-secret-0123456789"
+ADMIN = ("/admin", "/admin/slots", "/admin/upstreams")
+DRAIN = "/admin/upstreams/a/drain"
 
 
 async def get(
@@ -90,7 +98,7 @@ async def test_who_holds_a_slot_and_who_waits() -> None:
         second, visit = await streaming(house, "second", f"{SESSION}a-secret\r\n")
         waiting = [await house.client(), await house.client()]
         for number, client in enumerate(waiting):
-            client.send(post(f"w{number}", headers=f"{SESSION}b-secret\r\n"))
+            client.send(post(f"waits-{number}", headers=f"{SESSION}b-secret\r\n"))
             await house.waiting(number + 1)
             house.clock.now += 2
         house.exchange_of("second")._attempt._lease.active = True
@@ -102,17 +110,23 @@ async def test_who_holds_a_slot_and_who_waits() -> None:
         assert lease.pop("lease") == house.exchange_of("second").job.request_id
         assert lease.pop("output_tokens") > 0
         share = lease.pop("share")
-        assert lease == {"state": "held", "age_seconds": 4.0, "model": "m", "phase": "streaming"}
-        ids = [house.exchange_of(f"w{number}").job.request_id for number in range(2)]
+        assert lease == {
+            "state": "held",
+            "key": None,
+            "age_seconds": 4.0,
+            "model": "m",
+            "phase": "streaming",
+        }
+        ids = [house.exchange_of(f"waits-{number}").job.request_id for number in range(2)]
         assert [entry.pop("lease") for entry in up["queue"]] == ids
         shares = {entry.pop("share") for entry in up["queue"]}
         assert len(shares) == 1
         assert shares != {share}
         assert up["queue"] == [
-            {"position": 0, "waited_seconds": 4.0, "expected_wait_seconds": 8.0},
-            {"position": 1, "waited_seconds": 2.0, "expected_wait_seconds": 16.0},
+            {"position": 0, "key": None, "waited_seconds": 4.0, "expected_wait_seconds": 8.0},
+            {"position": 1, "key": None, "waited_seconds": 2.0, "expected_wait_seconds": 16.0},
         ]
-        for secret in ("a-secret", "b-secret", "w0", "Hello"):
+        for secret in ("a-secret", "b-secret", "waits-0", "Hello"):
             assert secret not in page.body.decode()
         visit.finish()
         visit.done()
@@ -186,7 +200,180 @@ async def test_no_such_lease(lease) -> None:
         assert response.json["request_id"] == response.headers["request-id"]
 
 
-PATHS = ("/metrics", "/admin/slots", "/v1/models", "/v1/models/m", "/healthz")
+@on_uvloop
+async def test_whose_key_holds_a_slot_and_whose_waits(tmp_path) -> None:
+    secrets = {}
+    with edit_rows(tmp_path / "keys.json", Key) as rows:
+        for name in ("alice", "bob"):
+            secrets[name], key = make(name, now=time.time())
+            rows.append(key)
+    async with House(slots=1) as house:
+        house.gateway.entry = Entry(Keyring(tmp_path / "keys.json"), admin=AdminKey(ADMIN_SECRET))
+        first, visit = await streaming(house, headers=f"x-api-key: {secrets['alice']}\r\n")
+        second = await house.client()
+        second.send(post("waits", headers=f"x-api-key: {secrets['bob']}\r\n"))
+        await house.waiting(1)
+        page = await get(house, "/admin/slots", headers=f"x-api-key: {ADMIN_SECRET}\r\n")
+        up = page.json["up"]
+        assert [entry["key"] for entry in (*up["leases"], *up["queue"])] == ["alice", "bob"]
+        assert not any(secret in page.body.decode() for secret in secrets.values())
+        visit.finish()
+        visit.done()
+        await first.response()
+        (await house.visit()).answer()
+        await second.response()
+
+
+# --- Upstreams ------------------------------------------------------------------------------------------
+
+LOCAL = "Host: localhost\r\nContent-Type: application/json\r\n"
+
+
+@on_uvloop
+async def test_what_there_is_to_know_of_the_upstreams() -> None:
+    kinds = {"a": {"kind": "vllm", "slots": 3, "api_key": "UPSTREAM-KEY-9f3"}, "b": {"kind": "ollama"}}
+    async with FleetHouse(kinds=kinds, models=(model("m", "a", "b"), model("only-a", "a"))) as house:
+        catalog = house.backend._members["a"].catalog
+        catalog.known, catalog._asked_at = {"x": Model("x"), "y": Model("y")}, time.monotonic()
+        catalog.version += 1
+        house["b"].health.failed("connect", house.clock.now)
+        client = await house.ask(model="only-a", stream=False)
+        visit = await house.visit()
+        page = await get(house, "/admin/upstreams")
+        assert page.headers["content-type"] == "application/json"
+        a, b = page.json["upstreams"]
+        assert {name: a[name] for name in ("name", "kind", "leaving", "models")} == {
+            "name": "a",
+            "kind": "vllm",
+            "leaving": False,
+            "models": ["x", "y"],
+        }
+        assert a["slots"] == {"slots": 3, "held": 1, "draining": 0, "free": 2, "waiting": 0}
+        assert (b["kind"], b["models"]) == ("ollama", None)
+        health = b["health"]
+        assert (health["state"], health["gone"], health["failures"]) == ("closed", True, {"connect": 1})
+        for hidden in ("127.0.0.1", str(house.script("a").port), "UPSTREAM-KEY-9f3", "http"):
+            assert hidden not in page.body.decode()
+
+        await house.reload({"b": kinds["b"]})
+        rows = (await get(house, "/admin/upstreams")).json["upstreams"]
+        assert [(row["name"], row["leaving"]) for row in rows] == [("b", False), ("a", True)]
+        slots = (await get(house, "/admin/slots")).json
+        assert slots["a"]["leases"][0]["state"] == "held"  # who holds it can be cancelled still
+        visit.answer()
+        await client.response()
+
+
+@on_uvloop
+async def test_the_slots_of_one_that_leaves_beside_those_of_its_successor() -> None:
+    async with FleetHouse() as house:
+        client = await house.ask(model="only-a", stream=False)
+        visit = await house.visit()
+        spare = await house.spare("a")
+        await house.reload({"a": {"base_url": f"http://127.0.0.1:{spare.port}/v1"}, "b": {}})
+        slots = (await get(house, "/admin/slots")).json
+        assert {name: each["held"] for name, each in slots.items()} == {"a": 0, "b": 0, "a (leaving)": 1}
+        visit.answer()
+        await client.response()
+
+
+@on_uvloop
+async def test_the_whole_gateway_at_a_glance() -> None:
+    async with FleetHouse() as house:
+        client = await house.ask(stream=False)
+        visit = await house.visit()
+        now = (await get(house, "/admin")).json
+        assert (now["draining"], now["exchanges"]) == (False, 1)
+        assert now["retries"] == {"balance": 100.0, "spent": 0, "refused": 0}
+        assert [each["name"] for each in now["upstreams"]] == ["a", "b"]
+        visit.answer()
+        await client.response()
+
+
+@on_both_loops
+async def test_an_operator_drains_an_upstream_and_undoes_it() -> None:
+    async with FleetHouse() as house:
+        house.sayings = (*house.sayings, "upstream_drained", "upstream_undrained")
+        running = await house.ask(model="only-a", stream=False)
+        visit = await house.visit()
+        for _ in range(2):  # once or twice
+            drained = await get(house, "/admin/upstreams/a/drain", method="POST", headers=LOCAL)
+            assert (drained.status, drained.json["name"]) == (200, "a")
+            assert drained.json["health"]["drained"] is True
+        for _ in range(3):
+            client = await house.ask(stream=False)
+            other = await house.visit()
+            assert other.at == "b"
+            other.answer()
+            await client.response()
+        refused = await house.ask(model="only-a", stream=False)
+        assert (await refused.response()).status == 529
+        visit.answer("was there before")
+        assert (await running.response()).status == 200
+        for _ in range(2):
+            back = await get(house, "/admin/upstreams/a/drain", method="DELETE")
+            assert (back.status, back.json["health"]["drained"]) == (200, False)
+        client = await house.ask(model="only-a", stream=False)
+        (await house.visit()).answer()
+        assert (await client.response()).status == 200
+        said = [line["upstream"] for line in house.said.entries if line["event"] == "upstream_drained"]
+        assert said == ["a", "a"]
+
+
+@on_uvloop
+async def test_who_waits_at_a_drained_upstream_and_has_no_other_is_served_there() -> None:
+    async with FleetHouse(slots=1) as house:
+        house.sayings = (*house.sayings, "upstream_drained")
+        held = await house.hold("a", "b")
+        only, either = await house.ask(model="only-a", stream=False), None
+        await house.waiting_at("a", 1)
+        either = await house.ask(stream=False)
+        await house.waiting_at("b", 1)
+        await get(house, "/admin/upstreams/a/drain", method="POST", headers=LOCAL)
+        held["a"][0].answer()
+        visit = await house.visit()
+        assert (visit.at, house.slots_of("a")) == ("a", (1, 0, 1))
+        visit.answer()
+        assert (await only.response()).status == 200
+        held["b"][0].answer()
+        visit = await house.visit()
+        assert visit.at == "b"
+        visit.answer()
+        assert (await either.response()).status == 200
+
+
+@pytest.mark.parametrize("name", ["nobody", "..%2F..", "%00", "x" * 3000, "A"])
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+@on_uvloop
+async def test_no_such_upstream(method, name) -> None:
+    async with FleetHouse() as house:
+        response = await get(house, f"/admin/upstreams/{name}/drain", method=method, headers=LOCAL)
+        assert (response.status, response.json["error"]["type"]) == (404, "not_found_error")
+        assert response.json["request_id"] == response.headers["request-id"]
+
+
+@on_uvloop
+async def test_only_the_admin_key_opens_the_admin_routes(tmp_path) -> None:
+    with edit_rows(tmp_path / "keys.json", Key) as rows:
+        secret, key = make("alice", now=time.time())
+        rows.append(key)
+    async with FleetHouse() as house:
+        house.sayings = (*house.sayings, "upstream_drained")
+        house.gateway.entry = Entry(Keyring(tmp_path / "keys.json"), admin=AdminKey(ADMIN_SECRET))
+        asked = [("GET", path) for path in ADMIN] + [("POST", DRAIN), ("DELETE", DRAIN)]
+        for method, path in asked:
+            for sent in ("", f"x-api-key: {secret}\r\n"):
+                for way in (path, f"/llm/..{path}", f"/%61{path[2:]}"):
+                    refused = await get(house, way, method=method, headers=LOCAL + sent)
+                    assert refused.status in (401, 404), (method, way)
+                    assert refused.json["type"] == "error"
+        assert not house["a"].health.drained
+        drained = await get(house, DRAIN, method="POST", headers=f"x-api-key: {ADMIN_SECRET}\r\n")
+        assert drained.status == 200
+        assert house["a"].health.drained
+
+
+PATHS = ("/metrics", *ADMIN, "/v1/models", "/v1/models/m", "/healthz")
 
 
 @pytest.mark.parametrize(
@@ -204,11 +391,13 @@ async def test_a_web_page_reads_and_cancels_nothing(headers) -> None:
         client, visit = await streaming(house)
         lease = house.exchange().job.request_id
         asked = [("GET", path) for path in PATHS] + [("DELETE", f"/admin/slots/{lease}")]
+        asked += [(method, "/admin/upstreams/up/drain") for method in ("POST", "DELETE")]
         for method, path in asked:
             response = await get(house, path, method=method, headers=headers)
             assert (response.status, response.json["error"]["type"]) == (403, "permission_error")
             assert not [name for name in response.headers if name.startswith("access-control-")]
         assert house.stats == (1, 0, 0)
+        assert not house.up.health.drained
         visit.finish()
         visit.done()
         assert (await client.response()).kinds[-1] == "message_stop"
@@ -288,13 +477,13 @@ async def test_a_path_that_is_not_there() -> None:
         assert response.json["request_id"] == response.headers["request-id"]
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/admin/slots/req_1"])
+@pytest.mark.parametrize("path", [*PATHS, "/admin/slots/req_1", DRAIN])
 @on_uvloop
 async def test_a_method_that_is_not_taken(path) -> None:
     async with House() as house:
         response = await get(house, path, method="PUT")
         assert (response.status, response.json["error"]["type"]) == (405, "invalid_request_error")
-        assert set(response.headers["allow"].split(", ")) <= {"GET", "HEAD", "DELETE"}
+        assert set(response.headers["allow"].split(", ")) <= {"GET", "HEAD", "DELETE", "POST"}
 
 
 @pytest.mark.parametrize("path", ["/", "/api/hello", "/healthz", "/v1/models", "/metrics"])

@@ -7,22 +7,40 @@ from types import SimpleNamespace
 
 import pytest
 
+from antiphon.observe.gauges import STATES, Sources
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import SlotStatistics
+from antiphon.server.health import Health, Rules
 from antiphon.server.reports import ReportStatistics
-from antiphon.server.worker_metrics import WorkerMetrics, bury, merged
+from antiphon.server.retry_budget import BudgetStatistics
+from antiphon.server.worker_metrics import TAKEN_ONCE, WorkerMetrics, bury, merged
 
 
-def worker(folder: Path, *, held: int, requests: int, free: int = 1) -> WorkerMetrics:
+def worker(
+    folder: Path,
+    *,
+    held: int = 0,
+    requests: int = 0,
+    free: int = 1,
+    health: Health | None = None,
+    name: str = "u",
+) -> WorkerMetrics:
     slots = SimpleNamespace(
         statistics=lambda: SlotStatistics(4, held, 0, free, 2), reports=ReportStatistics(busy=held, idler=1)
     )
+    upstream = SimpleNamespace(name=name, slots=slots, health=health or Health())
     metrics = WorkerMetrics(
-        folder, known_models=lambda: {"m"}, upstreams=lambda: {"u": SimpleNamespace(slots=slots)}
+        folder,
+        Sources(
+            known_models=lambda: {"m"},
+            upstreams=lambda: {name: upstream},
+            budget=lambda now: BudgetStatistics(balance=10.0, spent=3, refused=2),
+            clock=lambda: 100.0,
+        ),
     )
     for _ in range(requests):
         record = ExchangeRecord(
-            request_id="r", model="m", upstream="u", streaming=True, began=0.0, degraded=(), ignored=()
+            request_id="r", model="m", upstream=name, streaming=True, began=0.0, degraded=(), ignored=()
         )
         record.granted, record.first_token, record.ended, record.cause = 1.0, 2.0, 3.0, "finished"
         metrics.observe(record)
@@ -55,6 +73,58 @@ def test_counts_are_summed_and_shared_slots_are_taken_once(tmp_path, monkeypatch
     assert (now[REQUESTS], now[BUCKET]) == (5, 5)
     assert (now[HELD], now[QUEUE]) == (3, 4)
     assert (now[FREE], now[LIMIT]) == (0, 4)
+
+
+def ill(*, drained: bool = False) -> Health:
+    """Its circuit is open, it loads a model, it has asked for time, it is gone, it is slow."""
+    health = Health(Rules(consecutive=2), random=lambda: 1.0)
+    for number in range(20):
+        health.succeeded(99.0, 0.1 if number < 19 else 60.0)
+    for kind in ("reset", "reset", "loading", "busy"):
+        health.failed(kind, 100.0)
+    if drained:
+        health.drain()
+    return health
+
+
+def test_what_workers_find_out_of_a_server_is_the_worst_of_it(tmp_path, monkeypatch) -> None:
+    leave(tmp_path, monkeypatch, 13, worker(tmp_path, health=ill(drained=True)))
+    leave(tmp_path, monkeypatch, 14, worker(tmp_path, health=ill()))
+    asked = worker(tmp_path)
+    monkeypatch.setattr("antiphon.server.worker_metrics.os.getpid", lambda: 15)
+    now = values(asked.exposition())
+    states = [now[f'antiphon_upstream_state{{state="{state}",upstream="u"}}'] for state in STATES]
+    assert states == [1, 1, 0]  # one of them finds it well, two have opened their circuits
+    for flag in ("waiting", "busy", "drained", "gone"):
+        assert now[f'antiphon_upstream_{flag}{{upstream="u"}}'] == 1, flag
+    slow = now['antiphon_upstream_slow_ratio{upstream="u"}']
+    assert slow == ill().penalty(100.0) > 0
+    # What is counted, and what each of them may spend, is everybody's together.
+    assert now['antiphon_upstream_failures_total{kind="reset",upstream="u"}'] == 4
+    assert now['antiphon_upstream_circuit_opened_total{upstream="u"}'] == 2
+    assert now["antiphon_retry_budget_balance"] == 30
+    assert now["antiphon_retries_refused_total"] == 6
+
+
+def test_every_gauge_has_its_rule() -> None:
+    """A new one is summed if nobody says otherwise: here somebody has to."""
+    summed = {"antiphon_slots", "antiphon_queue_length", "antiphon_retry_budget_balance"}
+    registry = WorkerMetrics(Path(), Sources()).registry
+    gauges = {family.name for family in registry.collect() if family.type == "gauge"}
+    assert gauges == summed | set(TAKEN_ONCE)
+
+
+def test_what_the_dead_counted_of_an_upstream_goes_with_its_last_series(tmp_path, monkeypatch) -> None:
+    for pid, name in ((41, "old"), (42, "u")):
+        leave(tmp_path, monkeypatch, pid, worker(tmp_path, requests=3, name=name))
+        bury(tmp_path, pid)
+    old = REQUESTS.replace('"u"', '"old"')
+    monkeypatch.setattr("antiphon.server.worker_metrics.os.getpid", lambda: 43)
+    now = values(worker(tmp_path, requests=1, name="u").exposition())
+    assert (now[REQUESTS], old in now) == (4, False)
+    monkeypatch.setattr("antiphon.server.worker_metrics.os.getpid", lambda: 44)
+    now = values(worker(tmp_path, name="old").exposition())  # one has it again, or still
+    assert (now[REQUESTS], now[old]) == (4, 3)
 
 
 def test_one_worker_alone_says_what_it_would_say_without_the_others(tmp_path) -> None:

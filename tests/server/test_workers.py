@@ -433,7 +433,7 @@ async def test_workers_hear_how_the_embedded_model_is(tmp_path) -> None:
 def test_embedded_upstreams_are_not_shared_with_other_gateways() -> None:
     done = run("--coordination", "redis://localhost")
     assert done.returncode == 2
-    assert "needs --upstream" in done.stderr
+    assert "no upstreams to share" in done.stderr
 
 
 def test_a_name_is_listened_on_at_all_its_addresses_with_one_port() -> None:

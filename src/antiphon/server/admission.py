@@ -200,6 +200,10 @@ class Slots:
         self._limit = slots
         self._wake()
 
+    def set_queue_limit(self, queue_limit: int) -> None:
+        """How many may wait, from now on; those that wait beyond it stay."""
+        self._queue_limit = queue_limit
+
     def settle(self, busy: int) -> None:
         """The upstream reports how many of its slots are busy: what that does not explain has drained.
 

@@ -241,6 +241,7 @@ class Gateway:
             raise ConfigError(str(wrong)) from None
         self.drains.apply(self.backend.upstreams)
         self.settings, self.limits, self.entry = settings, settings.limits, entry
+        self.budget.set_rate(settings.retries.budget)
         self.planning.apply(settings.limits, settings.pdf)
         logging.configure(level=settings.log_level, as_json=settings.log_json)
         log.info("settings_changed", **told.told())

@@ -264,6 +264,8 @@ class Fleet:
                     self._spawn(self._recognise(self._members[one.name]))
             else:
                 self._keep(member, one)
+        if self._prober is not None:
+            self._prober.set_pace(settings.health.interval, settings.health.recovery)
         self.sweep()
 
     def _known(self, one: UpstreamSettings) -> _Member | None:
@@ -276,8 +278,7 @@ class Fleet:
     def _keep(self, member: _Member, one: UpstreamSettings) -> None:
         was, member.settings = member.settings, one
         self._members[one.name], self.upstreams[one.name] = member, member.upstream
-        if one != was:
-            member.upstream.reconfigure(one)
+        member.upstream.reconfigure(one, self._settings.limits, _rules(self._settings.health))
         # What it has told holds: a server that is slow to answer now is not another one.
         if (one.kind == "auto" != was.kind) or (one.slots == "auto" != was.slots):
             self._spawn(self._recognise(member))
@@ -339,4 +340,4 @@ def _asks(one: UpstreamSettings) -> bool:
 
 def _same_server(one: UpstreamSettings, other: UpstreamSettings) -> bool:
     """What differs can be changed under running streams."""
-    return (one.base_url, one.api_key) == (other.base_url, other.api_key)
+    return one.base_url == other.base_url

@@ -100,6 +100,10 @@ class Circuit:
         self._trial: Attempt | None = None
         self._trial_until = 0.0
 
+    def set_rules(self, rules: Rules) -> None:
+        self._rules = rules
+        self._outcomes = deque(self._outcomes, maxlen=10 * rules.volume)
+
     @property
     def run(self) -> int:
         """Failures in a row."""
@@ -235,6 +239,11 @@ class Health:
         self.drained = False
         self.gone = False  # not there when it was last asked; see `GONE`
         self.doubtful = False  # perhaps not there any more, and not asked since; see `BROKEN`
+
+    def set_rules(self, rules: Rules) -> None:
+        """Other rules, from now on; what was learned under the old ones holds."""
+        self._rules = rules
+        self._circuit.set_rules(rules)
 
     # --- May it be asked? -------------------------------------------------------------------------
 

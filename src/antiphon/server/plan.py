@@ -114,7 +114,7 @@ class Planner(Struct, frozen=True):
         read_pdf: ReadPdf | None,
         wanted: Target | None,
     ) -> Plan:
-        """For the target that is wanted, else the first that can take it. Raises RequestError, NoRouteError."""
+        """For the wanted target, else the first that can take it. Raises RequestError, NoRouteError."""
         route = self.table.find(name)
         refused: RequestError | None = None
         asked: list[Target] = []

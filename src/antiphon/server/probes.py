@@ -106,6 +106,10 @@ class Prober:
         self._asked: dict[Health, tuple[float, float]] = {}
         self._task: asyncio.Task[None] | None = None
 
+    def set_pace(self, interval: float, recovery: float) -> None:
+        """Seconds between two probes of a server, and of one that is gone, from now on."""
+        self._interval, self._recovery = interval, recovery
+
     def start(self) -> None:
         """Begin, from the running loop. Idempotent."""
         if self._task is None:

@@ -45,6 +45,12 @@ class RetryBudget:
         self._at = now
         self._spent = self._refused = 0
 
+    def set_rate(self, per_request: float) -> None:
+        """How many attempts a request earns, from now on. Raises ValueError for a negative rate."""
+        if per_request < 0:
+            raise ValueError("a retry budget has no negative rates")
+        self._per_request = per_request
+
     def earn(self, now: float) -> None:
         """A client's request has come."""
         self._fill(now)

@@ -72,19 +72,8 @@ class UpstreamPool:
         self._tls: ssl.SSLContext | None = None
         if self._origin.scheme == "https":
             self._tls = tls_context(ca_file=ca_file, verify=verify)
-        self._idle_limit = idle_limit
-        self._settle = settle
-        self._max_header_bytes = max_header_bytes
-        lines = [
-            f"Host: {self._origin.authority}",
-            f"User-Agent: {header_value('user_agent', user_agent)}",
-            "Accept-Encoding: identity",
-            "Content-Type: application/json",
-        ]
-        if api_key is not None:
-            name, value = key_header(auth, header_value("api_key", api_key))
-            lines.append(f"{name}: {value}")
-        self._fixed_headers = "\r\n".join(lines)
+        self._agent = header_value("user_agent", user_agent)
+        self.configure(api_key, auth, idle_limit=idle_limit, settle=settle, max_header_bytes=max_header_bytes)
         self._calls: set[Call] = set()
         # From the end of its dial until its transport is closed. Not from `connection_made`: after a
         # cancelled `create_connection` uvloop calls that one without `connection_lost`.
@@ -97,6 +86,24 @@ class UpstreamPool:
 
     def __repr__(self) -> str:
         return f"<UpstreamPool {self._origin} {self.statistics()}>"
+
+    def configure(
+        self, api_key: str | None, auth: Auth, *, idle_limit: float, settle: float, max_header_bytes: int
+    ) -> None:
+        """What holds for requests from now on; see `__init__`. Raises ValueError for a key of no use."""
+        lines = [
+            f"Host: {self._origin.authority}",
+            f"User-Agent: {self._agent}",
+            "Accept-Encoding: identity",
+            "Content-Type: application/json",
+        ]
+        if api_key is not None:
+            name, value = key_header(auth, header_value("api_key", api_key))
+            lines.append(f"{name}: {value}")
+        self._fixed_headers = "\r\n".join(lines)
+        self._idle_limit = idle_limit
+        self._settle = settle
+        self._max_header_bytes = max_header_bytes
 
     def post(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypedDict
 
 import aiohttp
 from msgspec import Struct, structs
@@ -21,7 +22,7 @@ from antiphon.server.admission import Slots
 from antiphon.server.coordination.protocol import Coordinator
 from antiphon.server.coordination.shared_slots import SharedSlots
 from antiphon.server.counting import PrefixCounts, TokenCounter
-from antiphon.server.health import Health
+from antiphon.server.health import Health, Rules
 from antiphon.server.upstream import UpstreamPool
 
 # What is true of a server on whichever of its surfaces it is asked.
@@ -59,6 +60,20 @@ def _with_own(row: Quirks, settings: UpstreamSettings) -> Quirks:
     return structs.replace(row, **own) if own else row
 
 
+def _pool_limits(limits: Limits) -> _PoolLimits:
+    return {
+        "idle_limit": limits.upstream_idle,
+        "settle": limits.settle,
+        "max_header_bytes": limits.max_headers,
+    }
+
+
+class _PoolLimits(TypedDict):
+    idle_limit: float
+    settle: float
+    max_header_bytes: int
+
+
 class Upstream:
     """See the module.
 
@@ -81,7 +96,7 @@ class Upstream:
         self.name = settings.name
         self.health = health or Health()
         self._settings = settings
-        self._release_grace = limits.release_grace
+        self._limits = limits
         self._session = session
         self._given_busy = busy
         self._retired: list[TokenCounter] = []  # counters of what this server was taken to be before
@@ -92,9 +107,7 @@ class Upstream:
             settings.base_url,
             api_key=settings.api_key,
             auth=self.quirks.auth,
-            idle_limit=limits.upstream_idle,
-            settle=limits.settle,
-            max_header_bytes=limits.max_headers,
+            **_pool_limits(limits),
         )
         slots = DEFAULT_SLOTS if settings.slots == "auto" else settings.slots
         self._shared: SharedSlots | None = None
@@ -152,9 +165,18 @@ class Upstream:
         if slots is not None and self._settings.slots == "auto":
             self.slots.set_slots(slots)
 
-    def reconfigure(self, settings: UpstreamSettings) -> None:
-        """Other settings of the same server; its address and key are as they were."""
-        was, self._settings = self._settings, settings
+    def reconfigure(self, settings: UpstreamSettings, limits: Limits, rules: Rules) -> None:
+        """Other settings of the server at the same address, for what is asked of it from now on.
+
+        Raises ValueError for a key that no header can carry, before anything has changed.
+        """
+        self.pool.configure(settings.api_key, self.quirks.auth, **_pool_limits(limits))
+        was, self._settings, self._limits = self._settings, settings, limits
+        self.health.set_rules(rules)
+        self.slots.set_queue_limit(limits.queue_length)
+        if settings.api_key != was.api_key:
+            self._retired.append(self.counter)
+            self.counter = self._new_counter()
         if settings.kind != "auto":
             self._become(quirks_of(settings))
         else:
@@ -165,8 +187,9 @@ class Upstream:
     def _become(self, quirks: Quirks) -> None:
         if quirks == self.quirks:
             return
-        counts = quirks.tokenizer != self.quirks.tokenizer
+        counts = (quirks.tokenizer, quirks.auth) != (self.quirks.tokenizer, self.quirks.auth)
         self.quirks = quirks
+        self.pool.configure(self._settings.api_key, quirks.auth, **_pool_limits(self._limits))
         if counts:
             self._retired.append(self.counter)
             self.counter = self._new_counter()
@@ -178,7 +201,7 @@ class Upstream:
     @property
     def _linger(self) -> float:
         """Seconds for which the server may work on for a gateway that is gone."""
-        return 0.0 if self.quirks.cancels_everywhere else self._release_grace
+        return 0.0 if self.quirks.cancels_everywhere else self._limits.release_grace
 
     @property
     def idle(self) -> bool:
