@@ -107,7 +107,7 @@ class House:
             while not await true():
                 await asyncio.sleep(0.02)
 
-    async def until_busy(self, *names: str, of: asyncio.Future[Told]) -> str:
+    async def until_busy(self, *names: str, of: asyncio.Future[Any]) -> str:
         """Wait until one of these works; its name. Fails if the request `of` which it should has ended."""
         found: list[str] = []
 

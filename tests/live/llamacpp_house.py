@@ -10,6 +10,7 @@ Owns how they are started and what they say of their own slots.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ REASON = available() or (None if cached_model() else "the model file is not in t
 """Why there is no llama.cpp here, if there is none."""
 
 NAME = "smollm2"
+_CHILD = (sys.executable, "-P", str(Path(__file__).with_name("metered_llamacpp.py")))
 
 
 @dataclass
@@ -56,6 +58,7 @@ class LlamaHouse(House):
                 alias=NAME,
                 slots=one.slots,
                 window=one.window,
+                command=_CHILD,
                 backoff=lambda _, one=one: one.back_after,
             )
             await self.opening.enter_async_context(one.server)
@@ -74,6 +77,16 @@ class LlamaHouse(House):
     async def busy(self, name: str) -> int | None:
         server = self.served[name].server
         return await slots_busy(server.base_url, self.session, api_key=server.api_key)
+
+    async def deferred(self, name: str) -> int:
+        """How many requests wait inside a server, by its own metrics."""
+        server = self.served[name].server
+        url = server.base_url.removesuffix("/v1") + "/metrics"
+        async with self.session.get(url, headers={"authorization": f"Bearer {server.api_key}"}) as answer:
+            page = await answer.text()
+        found = re.search(r"^llamacpp:requests_deferred (\S+)$", page, re.MULTILINE)
+        assert found, page
+        return int(float(found[1]))
 
     def direct(self, name: str, path: str, body: dict):
         """A request to a server, past the gateway; the context of its answer."""

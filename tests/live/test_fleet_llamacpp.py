@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import random
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -291,8 +292,53 @@ async def test_turns_go_where_their_prefix_is_warm(tmp_path):
     async with LlamaHouse(tmp_path, served) as house:  # new servers, which have nothing cached
         in_turn = await conversations(by_turns)
     share, baseline = cached_share(told), cached_share(in_turn)
-    print(f"prompt tokens found cached: {share:.0%} by affinity, {baseline:.0%} round robin")
+    homes = [turns[0].upstream for turns in told]
+    print(f"prompt tokens found cached: {share:.0%} by affinity, {baseline:.0%} round robin; {homes}")
     assert share > 1.5 * baseline
+
+
+# --- More clients than slots --------------------------------------------------------------------------
+
+CLIENTS, SEED, IDLE_WITHIN = 16, 16, 2.0
+
+
+async def test_nothing_waits_inside_either_of_them(tmp_path):
+    """Three slots on two servers, and clients of both kinds, half of whom leave."""
+    chance = random.Random(SEED)
+    most = {"one": 0, "two": 0}
+
+    async def visit(house: LlamaHouse, number: int) -> str:
+        asked = [{"role": "user", "content": words(number, chance.randrange(5, 40))}]
+        path = ("/messages", "/chat/completions")[number % 4 // 2]
+        body = {"model": "smollm2", "max_tokens": 16, "stream": chance.random() < 0.7, "messages": asked}
+        try:
+            async with asyncio.timeout(chance.uniform(0.1, 6.0) if number % 2 else None):
+                async with house.post(path, body) as answer:
+                    assert answer.status == 200, await answer.text()
+                    assert b"error" not in (await answer.read())[:40]
+                    return "served"
+        except TimeoutError:
+            return "left"
+
+    async def watch(house: LlamaHouse) -> None:
+        while True:
+            for name in most:
+                most[name] = max(most[name], await house.deferred(name))
+            await asyncio.sleep(0.05)
+
+    async with LlamaHouse(tmp_path, {"one": Served(slots=1), "two": Served(slots=2)}) as house:
+        watching = asyncio.ensure_future(watch(house))
+        try:
+            ends = await asyncio.gather(*(visit(house, number) for number in range(CLIENTS)))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        await house.until_idle(IDLE_WITHIN)
+        upstreams = {record["upstream"] for record in house.logged("exchange", cause="finished")}
+    assert most == {"one": 0, "two": 0}
+    assert ends.count("served") >= CLIENTS // 2
+    assert "left" in ends
+    assert upstreams == {"one", "two"}
 
 
 # --- One of them dies ---------------------------------------------------------------------------------
@@ -331,10 +377,34 @@ async def test_one_dies_in_the_prefill_and_the_other_answers(tmp_path, stream):
         await house.until_idle()
 
 
+async def test_one_dies_in_the_prefill_of_an_openai_client(tmp_path):
+    served = {name: Served(slots=1) for name in ("one", "two")}
+    async with LlamaHouse(tmp_path, served, expected=DEATHS) as house:
+        asked = {
+            "model": "smollm2",
+            "max_tokens": 4,
+            "messages": [{"role": "user", "content": words(4, 150)}],
+        }
+
+        async def whole() -> tuple[int, str, dict]:
+            async with house.post("/chat/completions", asked) as answer:
+                return answer.status, answer.headers["antiphon-upstream"], await answer.json()
+
+        answer = asyncio.ensure_future(whole())
+        victim = await house.until_busy("one", "two", of=answer)
+        os.kill(served[victim].pid, signal.SIGKILL)
+        status, upstream, told = await answer
+        assert status == 200
+        assert upstream != victim
+        assert told["usage"]["prompt_tokens"] > 400
+        assert told["choices"][0]["finish_reason"] in ("stop", "length")
+
+
 async def test_one_dies_while_it_generates(tmp_path):
     served = {name: Served(slots=1) for name in ("one", "two")}
     async with LlamaHouse(tmp_path, served, expected=DEATHS) as house:
         async with house.ask("Count to a thousand.", max_tokens=900) as answer:
+            assert answer.status == 200, await answer.text()
             victim = answer.headers["antiphon-upstream"]
             said = b""
             while b"content_block_delta" not in said:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,7 +17,10 @@ from antiphon.observe.gauges import Sources
 from antiphon.observe.metrics import CONTENT_TYPE, KEPT, KEYS, MODELS, OTHER, Metrics
 from antiphon.observe.record import ExchangeRecord
 from antiphon.server.admission import Slots
+from antiphon.server.entry import Entry
 from antiphon.server.health import Health, Rules
+from antiphon.server.keys import Key, Keyring, make
+from antiphon.server.keys_file import edit_rows
 from server.fleet_house import FleetHouse, model
 from server.harness import (
     DONE,
@@ -345,6 +350,34 @@ async def test_the_surface_of_an_openai_client() -> None:
         assert [key[-2] for key in counted(house, "antiphon_requests_total")] == ["openai"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "given"),
+    [
+        ("concurrent", {"concurrent": 1}),
+        ("requests", {"requests_per_minute": 1}),
+        ("tokens", {"tokens_per_minute": 1}),
+    ],
+)
+@on_uvloop
+async def test_which_limit_a_key_was_over(tmp_path, limit, given) -> None:
+    secret, key = make("alice", now=time.time())
+    with edit_rows(tmp_path / "keys.json", Key) as rows:
+        rows.append(structs.replace(key, **given))
+    async with House() as house:
+        house.gateway.entry = Entry(Keyring(tmp_path / "keys.json"))
+        first, second = await house.client(), await house.client()
+        first.send(post(headers=f"x-api-key: {secret}\r\n"))
+        visit = await house.visit()
+        second.send(post(headers=f"x-api-key: {secret}\r\n"))
+        assert (await second.response()).status == 429
+        visit.answer()
+        await first.response()
+        await house.record()
+        assert counted(house, "antiphon_key_refusals_total") == {("alice", limit): 1}
+        assert counted(house, "antiphon_requests_refused_total") == {("messages", "rate_limit_error"): 1}
+        assert counted(house, "antiphon_key_requests_total") == {("alice",): 1}
+
+
 def tell(visit: Visit, cached: int) -> None:
     usage = {
         "prompt_tokens": 40,
@@ -443,9 +476,14 @@ def test_an_upstream_that_is_gone_leaves_no_series_for_ever() -> None:
     assert upstreams() == {"up", "stays"}  # the last counts can still be scraped
     clock.now += 2
     assert upstreams() == {"stays"}
+    metrics.observe(record())  # its record comes late, or it comes back
+    assert upstreams() == {"up", "stays"}
     there["up"] = Upstream(2)
-    metrics.observe(record())
     clock.now += KEPT + 1
+    assert upstreams() == {"up", "stays"}
+    del there["up"]  # its time begins anew
+    assert upstreams() == {"up", "stays"}
+    clock.now += KEPT - 1
     assert upstreams() == {"up", "stays"}
 
 

@@ -18,10 +18,11 @@ from antiphon.core.dialects.chat_stream import ChatStream
 from antiphon.core.stream import Stream
 from antiphon.core.surfaces.messages.events import EventEncoder
 from antiphon.core.surfaces.messages.fold import Fold
-from antiphon.server import attempt, exchange
+from antiphon.server import attempt, exchange, seeking
 from antiphon.server.admission import Slots
 from antiphon.server.attempt import Attempt
 from antiphon.server.exchange import Exchange
+from antiphon.server.seeking import Seeking
 from antiphon.server.upstream import UpstreamPool
 from antiphon.server.upstreams import Upstream
 from server.harness import (
@@ -40,10 +41,14 @@ from server.harness import (
     until,
 )
 
-GUARDS: dict[type, Callable[..., Any]] = {Exchange: exchange.guarded, Attempt: attempt.guarded}
+GUARDS: dict[type, Callable[..., Any]] = {
+    Exchange: exchange.guarded,
+    Seeking: seeking.guarded,
+    Attempt: attempt.guarded,
+}
 CALLBACKS: list[tuple[type, str]] = [
-    (Exchange, "_begin"),
-    (Exchange, "on_granted"),
+    (Seeking, "begin"),
+    (Seeking, "on_granted"),
     (Attempt, "on_open"),
     (Attempt, "on_head"),
     (Attempt, "on_body"),
@@ -104,7 +109,7 @@ class Points:
 
     def _around(self, method: Callable[..., None]) -> Callable[..., None]:
         def around(*args: Any) -> None:
-            if self.armed and method.__name__ == "_begin":  # what comes before is the edge's business
+            if self.armed and method.__name__ == "begin":  # what comes before is the edge's business
                 self.armed, self.running = False, True
             self.point()
             method(*args)

@@ -148,7 +148,7 @@ async def with_a_seat(house: FleetHouse, **fields: Any) -> tuple[Client, asyncio
     await until(lambda: house.slots_of("b") == (1, 0, 0) and not house["b"].pool.statistics().active)
     assert house.slots_of("a") == (1, 0, 0)
     exchange = house.exchange_of("first")
-    assert exchange._seat is not None
+    assert exchange._seeking._seat is not None
     held["a"][0].answer()
     await until(lambda: house.slots_of("a") == (0, 0, 0))
     return client, go_on

@@ -93,7 +93,7 @@ class Metrics:
         )
         self.tokens = self._counter(
             "antiphon_tokens_total",
-            "Tokens; kind is input (not cached), cached, written (to a cache), output or thinking (in output).",
+            "Tokens; kind is input (not cached), cached, written (to a cache), output, thinking (in output).",
             *_PLACE,
             "kind",
         )

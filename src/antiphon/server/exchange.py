@@ -2,9 +2,9 @@
 
 Owns the phases of an exchange and its one way out, `close(cause)`: synchronous, idempotent, the only
 code that gives back a slot, an upstream connection or a place in a queue. Before the client was promised
-anything, a failed attempt may be followed by another one elsewhere (server.retries decides). The client's
-side of it is server.exchange_client, the upstream's server.attempt. It must not know routes, request
-translation or an upstream's dialect.
+anything, a failed attempt may be followed by another one elsewhere (server.seeking). The client's side of it
+is server.exchange_client, the upstream's server.attempt. It must not know routes, request translation or an
+upstream's dialect.
 
     exchange = Exchange(job, chooser=..., answers=..., retries=..., limits=limits, clock=time.monotonic)
     await exchange.serve(link, send)      # in the request's ASGI task; everything else is callbacks
@@ -13,19 +13,16 @@ translation or an upstream's dialect.
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVarTuple
 
 import structlog
-from msgspec import structs
 
 from antiphon.config import Limits
 from antiphon.core import own_faults
 from antiphon.core.answer import Answer
-from antiphon.core.failover import judge
 from antiphon.core.parts import Fault, MessageUsage
 from antiphon.observe.log import log_bug
 from antiphon.observe.record import ExchangeRecord
@@ -37,13 +34,12 @@ from antiphon.server.choosing import Chooser
 from antiphon.server.exchange_client import ClientSide
 from antiphon.server.exchange_terms import CAUSES, CLIENT_IS_GONE, ClientLink, Job, Phase
 from antiphon.server.exchange_time import ExchangeTime
-from antiphon.server.plan import Aim
+from antiphon.server.plan import Plan
 from antiphon.server.retries import Retries
-from antiphon.server.seats import Place, Seats
+from antiphon.server.seats import Place
+from antiphon.server.seeking import Seeking
 
 log = structlog.get_logger("antiphon.exchange")
-
-_LOYAL = 30.0  # seconds for which it waits where its prompt is warm, while no slot is free elsewhere
 
 A = TypeVarTuple("A")
 
@@ -68,20 +64,15 @@ class Exchange:
     """
 
     __slots__ = (
-        "_aim",
         "_answering",
         "_attempt",
-        "_chooser",
         "_client",
         "_clock",
-        "_failure",
         "_limits",
         "_message_id",
         "_news",
-        "_plan",
-        "_retries",
-        "_seat",
-        "_seats",
+        "_prefixes",
+        "_seeking",
         "_time",
         "_upstream_closed",
         "answer",
@@ -107,18 +98,13 @@ class Exchange:
         self.phase = Phase.QUEUED
         self.cause: str | None = None
         self.bug: Fault | None = None  # what is said in place of everything else
-        self._chooser = chooser
         self._answering = answering
-        self._retries = retries
+        self._prefixes = chooser.prefixes
         self._upstream_closed = upstream_closed
         self._limits = limits
         self._clock = clock
         self._message_id = f"msg_{secrets.token_hex(12)}"
-        self._plan = job.plan
-        self._aim: Aim | None = None  # where the request must be planned for, before it can go on
-        self._failure: Fault | None = None  # what is said if it cannot be planned for there
-        self._seats: Seats | None = None  # its places in queues
-        self._seat: tuple[Place, Lease] | None = None  # a slot, for which the request is not planned yet
+        self._seeking = Seeking(self, job.plan, chooser, retries)
         self._attempt: Attempt | None = None
         self._news = asyncio.Event()  # something changed that the ASGI task must see
         now = clock()
@@ -139,7 +125,9 @@ class Exchange:
         self._client = ClientSide(self, self._time)
 
     def _new_answer(self) -> Answer:
-        return self._answering.answer(self._plan, self.job.request_id, self._message_id, self.record.counts)
+        return self._answering.answer(
+            self._seeking.plan, self.job.request_id, self._message_id, self.record.counts
+        )
 
     # --- the request's ASGI task ---
 
@@ -152,7 +140,7 @@ class Exchange:
             if link.gone:
                 self.close("client")
             else:
-                self._begin()
+                self._seeking.begin()
             while self.cause is None and not client.streams:
                 await self.news()
             await client.say(send)
@@ -177,11 +165,27 @@ class Exchange:
         """Wait until something changed that the ASGI task must see; what has to be awaited is done here."""
         await self._news.wait()
         self._news.clear()
-        if self._aim is not None and self.cause is None:
-            await self._replan(self._aim)
+        if self.cause is None:
+            await self._seeking.replan()
 
     def wake(self) -> None:
         self._news.set()
+
+    @property
+    def over(self) -> bool:
+        """It is closed: nothing is begun any more."""
+        return self.cause is not None
+
+    @property
+    def started(self) -> bool:
+        """The client has its status."""
+        return self._client.started
+
+    @property
+    def _promised(self) -> bool:
+        """It is over, or too late to try elsewhere: a whole answer promises nothing before its end."""
+        answer = self.answer
+        return self.cause is not None or self.started or (answer.streaming and answer.committed)
 
     @property
     def charged(self) -> MessageUsage | None:
@@ -198,165 +202,56 @@ class Exchange:
         """Of every answer that is not an error."""
         record = self.record
         waited = ((record.granted or self._clock()) - record.began) * 1000
-        headers = answer_headers(self.job.request_id, self._plan.chat.degraded)
+        headers = answer_headers(self.job.request_id, self._seeking.plan.chat.degraded)
         headers += [*self.job.headers, *self.job.surface.id_headers(self.job.request_id)]
-        if record.granted is not None or len(self._plan.route.targets) == 1:
+        if record.granted is not None or len(self._seeking.plan.route.targets) == 1:
             headers.append((b"antiphon-upstream", record.upstream.encode()))
         headers.append((b"antiphon-queue-ms", b"%d" % waited))
         return headers
 
-    # --- a slot, a connection ---
+    # --- a slot, a connection (server.seeking) ---
 
-    @guarded
-    def _begin(self) -> None:
-        if self.cause is not None:
-            return
-        job, places = self.job, self._chooser.places(self._plan, self._retries.failed)
-        if not places:
-            self._refuse(self._chooser.refusal(self._plan))
-            return
-        wait = min(place.upstream.slots.expected_wait(share=job.share, weight=job.weight) for place in places)
-        if wait > job.patience:
-            self._overload(own_faults.queue_timeout(math.ceil(wait)))
-            return
-        seats = self._seats = Seats(
-            places,
-            owner=job.request_id,
-            share=job.share,
-            granted=self.on_granted,
-            refused=self.on_refused,
-            priority=job.priority,
-            weight=job.weight,
-        )
-        seats.ask(everywhere=not self._chooser.stays(self._plan, places[0]))
-
-    def _expected_wait(self) -> int:
-        """Whole seconds after which it may be worth to come back."""
-        places = self._chooser.places(self._plan)
-        waits = (
-            place.upstream.slots.expected_wait(share=self.job.share, weight=self.job.weight)
-            for place in places
-        )
-        return math.ceil(min(waits, default=0.0))
-
-    def _overload(self, fault: Fault, cause: str = "overload") -> None:
-        """There is no slot in time: another model may have one."""
-        aim = None if self._client.started else self._retries.instead("overloaded", self._plan)
-        if aim is None:
-            self.close(cause, fault)
-        else:
-            self._leave_queues()
-            self.enter(Phase.QUEUED)  # the time in the next queue is its own
-            self._go_to(aim, fault)
-
-    @guarded
-    def on_refused(self) -> None:
-        """Every queue is full, or this place went to somebody of a share that waits less."""
-        self._seats = None
-        self._overload(own_faults.queue_full(self._expected_wait()))
-
-    @guarded
-    def on_granted(self, place: Place, lease: Lease) -> None:
-        """A slot is ours: from this moment until it is given back it is used."""
-        self._seats = None
-        if self.cause is not None:
-            lease.release()
-            return
-        self._seat = (place, lease)
-        if not self._chooser.admits(self._plan, place, self._retries.failed):
-            # It fell ill while we waited, and its slots are free because everybody fails there at once.
-            self._seat = None
-            lease.release()
-            self._begin()
-            return
+    def granted(self, place: Place) -> None:
+        """There is a slot."""
         self.record.granted = self._clock()
         self.record.upstream = place.upstream.name
-        if place.target.reads_as(self._plan.target):
-            self._send()
-        else:
-            self._go_to(Aim(model=self._plan.name, target=place.target))
 
-    def _send(self) -> None:
-        if self._seat is None:
-            return
+    def send(self, plan: Plan, place: Place, lease: Lease) -> None:
+        """Send the request: from here on the slot is the attempt's."""
         self.enter(Phase.CONNECTING)
-        (place, lease) = self._seat
         self._attempt = Attempt(
             self,
-            self._plan,
+            plan,
             self.answer,
             place,
             lease,
             time=self._time,
             limits=self._limits,
             clock=self._clock,
-            prefixes=self._chooser.prefixes,
-            session=self._chooser.session,
-            headers=self.job.forwarded if self._plan.target.quirks.speaks == "messages" else (),
+            prefixes=self._prefixes,
+            session=self.job.session,
+            headers=self.job.forwarded if plan.target.quirks.speaks == "messages" else (),
         )
-        self._seat = None
 
-    def _go_to(self, aim: Aim, failure: Fault | None = None) -> None:
-        """The request must be planned again: its task does that. `failure`: why another model is next."""
-        self._aim, self._failure = aim, failure
-        self.wake()
+    def start_over(self, fault: Fault) -> None:
+        """The attempt has failed, and another one follows: nothing of it is said."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.let_go(clean=False, fault=fault)
+        self.record.retries += 1
+        self.record.first_token = self.record.sent = None
+        self.enter(Phase.QUEUED)
+        self.answer = self._new_answer()  # at once: nobody must take the failed one for what is said
 
-    async def _replan(self, aim: Aim) -> None:
-        planned = await self.job.replan(aim)
-        self._aim = None  # not before: no limit runs out, and nothing else is begun, while it is planned
-        if self.cause is not None:
-            return  # closed meanwhile: the slot, if there was one, is given back
-        if isinstance(planned, Fault):
-            self._cannot_go_there(planned)
-            return
-        if planned.name != self._plan.name:
-            self._give_seat_back()  # it does not fit there: another model is next
-        # The chain stays the request's own: choosing and learning must not depend on how it is written.
-        self._plan = structs.replace(planned, chain=self._plan.chain)
-        self.record.degraded, self.record.ignored = planned.chat.degraded, planned.chat.ignored
-        self._renew()
-        if self._seat is None:
-            self._begin()
-        else:
-            self._send()
-
-    def _cannot_go_there(self, fault: Fault) -> None:
-        """The request cannot be written for this place: another one may take it as it is."""
-        place = self._give_seat_back()
-        if place is not None:
-            self._retries.failed.add(place.upstream.name)
-        if place is not None and self._chooser.places(self._plan, self._retries.failed):
-            self._begin()
-            return
-        # A model that cannot take the request leaves the failure as it was: no upstream has said this one.
-        self.answer.refuse(self._failure or fault)
-        self.close("upstream")
-
-    def _give_seat_back(self) -> Place | None:
-        seat, self._seat = self._seat, None
-        if seat is None:
-            return None
-        seat[1].release()
-        return seat[0]
-
-    def _leave_queues(self) -> None:
-        seats, self._seats = self._seats, None
-        if seats is not None:
-            seats.leave()
-
-    def _renew(self) -> None:
-        """A fresh answer. What the client was promised, or has already, holds for this one too."""
+    def renew(self, plan: Plan) -> None:
+        """A fresh answer for another plan. What the client was promised, or has already, holds for it too."""
+        self.record.degraded, self.record.ignored = plan.chat.degraded, plan.chat.ignored
         promised = self.answer.committed
         self.answer = self._new_answer()
         if promised:
             self.answer.commit()
-        if self._client.started:
+        if self.started:
             self.answer.frames()  # `message_start`, which the client has
-
-    def _refuse(self, fault: Fault) -> None:
-        """Nobody is asked, because nobody can be."""
-        self.answer.refuse(fault)
-        self.received()
 
     @guarded
     def on_lease_lost(self) -> None:
@@ -383,36 +278,10 @@ class Exchange:
             fault = answer.fault
             if fault is None:
                 self.close("finished")
-            elif not self._go_on(fault):
+            elif self._promised or not self._seeking.go_on(fault, self._attempt):
                 self.close("upstream")
         elif not self._client.started and answer.committed:
             self.wake()
-
-    def _go_on(self, fault: Fault) -> bool:
-        """Try elsewhere, if nothing was promised yet and something is left to try."""
-        attempt, answer = self._attempt, self.answer
-        if self.cause is not None or self._client.started or (answer.streaming and answer.committed):
-            return False
-        lost = status = None
-        if attempt is not None:
-            self._retries.failed.add(attempt.place.upstream.name)
-            lost, status = attempt.lost, attempt.status
-        others = bool(self._chooser.places(self._plan, self._retries.failed))
-        aim = self._retries.after(judge(fault, lost=lost, status=status), self._plan, others=others)
-        if aim is None:
-            return False
-        if attempt is not None:
-            attempt.let_go(clean=False, fault=fault)
-            self._attempt = None
-        self.record.retries += 1
-        self.record.first_token = self.record.sent = None
-        self.enter(Phase.QUEUED)
-        self.answer = self._new_answer()  # at once: nobody must take the failed one for what is said
-        if aim.model is None:
-            self._begin()
-        else:
-            self._go_to(aim, fault)
-        return True
 
     def flush(self) -> None:
         """Write what may go out; a whole answer takes it in."""
@@ -460,33 +329,30 @@ class Exchange:
         time.tick(now)
         if time.stalled(now):
             self._give_up_client()
-        elif self.cause is None and self._aim is not None:
-            self._client.keep_alive(now, self.record.began)  # it is being planned: that has its own limit
         elif self.cause is None:
-            fault = time.overdue(
-                now,
-                self.phase,
-                self.record,
-                self.answer,
-                reports_usage=self._plan.asks_usage,
-                expected_wait=self._expected_wait,
-            )
-            if fault is not None:
-                self._overdue(fault)
-            else:
-                if self._seats is not None:
-                    self._seats.offer(self._chooser.places(self._plan, self._retries.failed))
-                    if now - self.record.began > _LOYAL:
-                        self._seats.widen()
-                    else:
-                        self._seats.spread()
+            # While it is planned for elsewhere no limit runs out: planning has its own.
+            fault = None if self._seeking.aim is not None else self._overdue(now)
+            if fault is None:
+                self._seeking.tick(now - self.record.began)
                 self._client.keep_alive(now, self.record.began)
+            elif self.phase is Phase.QUEUED:
+                self._seeking.overload(fault, "deadline")
+            elif (
+                self.phase is not Phase.CONNECTING
+                or self._promised
+                or not self._seeking.go_on(fault, self._attempt)
+            ):
+                self.close("deadline", fault)
 
-    def _overdue(self, fault: Fault) -> None:
-        if self.phase is Phase.QUEUED:
-            self._overload(fault, "deadline")
-        elif self.phase is not Phase.CONNECTING or not self._go_on(fault):
-            self.close("deadline", fault)
+    def _overdue(self, now: float) -> Fault | None:
+        return self._time.overdue(
+            now,
+            self.phase,
+            self.record,
+            self.answer,
+            reports_usage=self._seeking.plan.asks_usage,
+            expected_wait=self._seeking.expected_wait,
+        )
 
     def _give_up_client(self) -> None:
         if self.cause is None:
@@ -532,8 +398,7 @@ class Exchange:
 
     def _let_go(self, *, clean: bool, fault: Fault | None) -> None:
         """Give back what the upstream side holds: the places in queues, the connection, the slot."""
-        self._leave_queues()
-        self._give_seat_back()
+        self._seeking.leave()
         if self._attempt is None:
             return
         closed = None
@@ -561,7 +426,9 @@ class Exchange:
         record.thinking_tokens = usage.thinking_tokens or 0
         record.written_tokens = usage.cache_creation_input_tokens or 0
         record.tells_cached = usage.cache_read_input_tokens is not None and "input" not in usage.estimated
-        record.fallback = "" if self._plan.name == self._plan.model else self._plan.name
+        record.fallback = (
+            "" if self._seeking.plan.name == self._seeking.plan.model else self._seeking.plan.name
+        )
         if self._attempt is not None:
             record.kind = self._attempt.place.upstream.quirks.name
             record.expected_cached = self._attempt.expected_cached

@@ -94,6 +94,7 @@ class Job(Struct, frozen=True):
     weight: float = 1.0
     key: str = ""  # the name of the client's key
     headers: tuple[tuple[bytes, bytes], ...] = ()  # of whatever is answered
+    session: str = ""  # stands for the client's session, "" for none
     forwarded: tuple[tuple[str, str], ...] = ()  # the client's, for servers that speak Messages themselves
     priority: Priority = Priority.INTERACTIVE
     patience: float = CLIENT_TIMEOUT

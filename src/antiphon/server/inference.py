@@ -239,6 +239,7 @@ class Inference:
     ) -> Exchange:
         gateway, identity, headers = self._gateway, asked.identity, asked.scope["headers"]
         gateway.budget.earn(gateway.clock())
+        session = clients.session(headers)
         job = Job(
             asked.request_id,
             planned,
@@ -248,6 +249,7 @@ class Inference:
             weight=identity.weight,
             key=identity.name,
             headers=admission.headers,
+            session=session,
             forwarded=clients.api_headers(headers),
             priority=clients.priority(headers, planned.chat, identity.highest),
             patience=clients.patience(headers),
@@ -258,7 +260,7 @@ class Inference:
                 gateway.backend.upstreams,
                 gateway.backend.prefixes,
                 clock=gateway.clock,
-                session=clients.session(headers),
+                session=session,
             ),
             answering=Answering(gateway.limits, gateway.sealer),
             retries=Retries(gateway.settings.retries, gateway.budget, clock=gateway.clock),

@@ -142,8 +142,9 @@ class OrdinaryRoutes:
         backend = self._gateway.backend
         shown = {name: self._of_upstream(each) for name, each in backend.upstreams.items()}
         for each in backend.leaving:
-            # Beside a new one of the same name; not both can be seen by it, and requests must be.
-            name = each.name if each.name not in shown else f"{each.name} (leaving)"
+            name = each.name
+            while name in shown:  # another server has its name by now: what runs here must be seen too
+                name += " (leaving)"
             shown[name] = self._of_upstream(each)
         return JSONResponse(shown)
 

@@ -1,0 +1,234 @@
+"""From a plan to a slot: the queues that a request waits in, and where it goes when that leads nowhere.
+
+Owns the plan that holds now, the places in queues, a slot that nothing was sent with yet, and what is left to
+try. Nothing is awaited but a second plan, and that in the request's own task. What is sent with a slot, and
+what comes back, is the exchange's.
+
+    seeking = Seeking(exchange, job.plan, chooser, retries)
+    seeking.begin()               # exchange.send(plan, place, lease) is called now or later
+    seeking.go_on(fault)          # after a failure: True, it is being tried elsewhere
+    seeking.leave()               # at any moment; nothing is held afterwards
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, TypeVarTuple
+
+from msgspec import structs
+
+from antiphon.core import own_faults
+from antiphon.core.failover import judge
+from antiphon.core.parts import Fault
+from antiphon.server.admission import Lease
+from antiphon.server.choosing import Chooser
+from antiphon.server.exchange_terms import Phase
+from antiphon.server.plan import Aim, Plan
+from antiphon.server.retries import Retries
+from antiphon.server.seats import Place, Seats
+
+if TYPE_CHECKING:
+    from antiphon.server.attempt import Attempt
+    from antiphon.server.exchange import Exchange
+
+# Seconds for which a request waits where its prompt is warm, while no slot is free elsewhere.
+_LOYAL = 30.0
+
+A = TypeVarTuple("A")
+
+
+def guarded(method: Callable[[Seeking, *A], None]) -> Callable[[Seeking, *A], None]:
+    """A callback whose bug ends its own exchange and nothing else."""
+
+    @wraps(method)
+    def wrapper(self: Seeking, /, *args: *A) -> None:
+        try:
+            method(self, *args)
+        except Exception as error:  # noqa: BLE001 - every bug has this one exit
+            self._exchange.fail_internally(error)
+
+    return wrapper
+
+
+class Seeking:
+    """See the module. `aim` is where the request must be planned for before it can go on."""
+
+    __slots__ = ("_chooser", "_exchange", "_failure", "_retries", "_seat", "_seats", "aim", "plan")
+
+    def __init__(self, exchange: Exchange, plan: Plan, chooser: Chooser, retries: Retries) -> None:
+        self._exchange = exchange
+        self._chooser = chooser
+        self._retries = retries
+        self.plan = plan
+        self.aim: Aim | None = None
+        self._failure: Fault | None = None  # what is said if it cannot be planned for there
+        self._seats: Seats | None = None  # its places in queues
+        self._seat: tuple[Place, Lease] | None = None  # a slot, for which the request is not planned yet
+
+    # --- queues ---
+
+    @guarded
+    def begin(self) -> None:
+        """Ask for a slot."""
+        exchange = self._exchange
+        if exchange.cause is not None:
+            return
+        job, places = exchange.job, self._chooser.places(self.plan, self._retries.failed)
+        if not places:
+            # Nobody is asked, because nobody can be.
+            exchange.answer.refuse(self._chooser.refusal(self.plan))
+            exchange.received()
+            return
+        wait = min(place.upstream.slots.expected_wait(share=job.share, weight=job.weight) for place in places)
+        if wait > job.patience:
+            self.overload(own_faults.queue_timeout(math.ceil(wait)))
+            return
+        seats = self._seats = Seats(
+            places,
+            owner=job.request_id,
+            share=job.share,
+            granted=self.on_granted,
+            refused=self.on_refused,
+            priority=job.priority,
+            weight=job.weight,
+        )
+        seats.ask(everywhere=not self._chooser.stays(self.plan, places[0]))
+
+    def expected_wait(self) -> int:
+        """Whole seconds after which it may be worth to come back."""
+        job = self._exchange.job
+        waits = (
+            place.upstream.slots.expected_wait(share=job.share, weight=job.weight)
+            for place in self._chooser.places(self.plan)
+        )
+        return math.ceil(min(waits, default=0.0))
+
+    def tick(self, waited: float) -> None:
+        """About once a second. `waited`: seconds since the request came."""
+        if self._seats is None:
+            return
+        self._seats.offer(self._chooser.places(self.plan, self._retries.failed))
+        if waited > _LOYAL:
+            self._seats.widen()
+        else:
+            self._seats.spread()
+
+    def overload(self, fault: Fault, cause: str = "overload") -> None:
+        """There is no slot in time: another model may have one."""
+        exchange = self._exchange
+        aim = None if exchange.started else self._retries.instead("overloaded", self.plan)
+        if aim is None:
+            exchange.close(cause, fault)
+        else:
+            self._leave_queues()
+            exchange.enter(Phase.QUEUED)  # the time in the next queue is its own
+            self._go_to(aim, fault)
+
+    @guarded
+    def on_refused(self) -> None:
+        """Every queue is full, or this place went to somebody of a share that waits less."""
+        self._seats = None
+        self.overload(own_faults.queue_full(self.expected_wait()))
+
+    @guarded
+    def on_granted(self, place: Place, lease: Lease) -> None:
+        """A slot is ours: from this moment until it is given back it is used."""
+        self._seats = None
+        self._seat = (place, lease)
+        exchange = self._exchange
+        if exchange.cause is not None:
+            self._give_seat_back()
+        elif not self._chooser.admits(self.plan, place, self._retries.failed):
+            # It fell ill while we waited, and its slots are free because everybody fails there at once.
+            self._give_seat_back()
+            self.begin()
+        else:
+            exchange.granted(place)
+            if place.target.reads_as(self.plan.target):
+                self._send()
+            else:
+                self._go_to(Aim(model=self.plan.name, target=place.target))
+
+    def _send(self) -> None:
+        if self._seat is not None:
+            self._exchange.send(self.plan, *self._seat)
+            self._seat = None  # not before: what raises in there leaves it to be given back
+
+    # --- elsewhere ---
+
+    def go_on(self, fault: Fault, attempt: Attempt | None) -> bool:
+        """Try elsewhere, if something is left to try. `attempt`: what has failed, if there was one."""
+        lost = status = None
+        if attempt is not None:
+            self._retries.failed.add(attempt.place.upstream.name)
+            lost, status = attempt.lost, attempt.status
+        others = bool(self._chooser.places(self.plan, self._retries.failed))
+        aim = self._retries.after(judge(fault, lost=lost, status=status), self.plan, others=others)
+        if aim is None:
+            return False
+        self._exchange.start_over(fault)
+        if aim.model is None:
+            self.begin()
+        else:
+            self._go_to(aim, fault)
+        return True
+
+    def _go_to(self, aim: Aim, failure: Fault | None = None) -> None:
+        """The request must be planned again: its task does that. `failure`: why another model is next."""
+        self.aim, self._failure = aim, failure
+        self._exchange.wake()
+
+    async def replan(self) -> None:
+        """In the request's task: plan it for where it has to go, and go on."""
+        exchange, aim = self._exchange, self.aim
+        if aim is None:
+            return
+        planned = await exchange.job.replan(aim)
+        self.aim = None  # not before: no limit runs out, and nothing else is begun, while it is planned
+        if exchange.over:
+            return  # closed meanwhile: the slot, if there was one, is given back
+        if isinstance(planned, Fault):
+            self._cannot_go_there(planned)
+            return
+        if planned.name != self.plan.name:
+            self._give_seat_back()  # it does not fit there: another model is next
+        # The chain stays the request's own: choosing and learning must not depend on how it is written.
+        self.plan = structs.replace(planned, chain=self.plan.chain)
+        exchange.renew(self.plan)
+        if self._seat is None:
+            self.begin()
+        else:
+            self._send()
+
+    def _cannot_go_there(self, fault: Fault) -> None:
+        """The request cannot be written for this place: another one may take it as it is."""
+        place = self._give_seat_back()
+        if place is not None:
+            self._retries.failed.add(place.upstream.name)
+        if place is not None and self._chooser.places(self.plan, self._retries.failed):
+            self.begin()
+            return
+        # A model that cannot take the request leaves the failure as it was: no upstream has said this one.
+        self._exchange.answer.refuse(self._failure or fault)
+        self._exchange.close("upstream")
+
+    # --- the end ---
+
+    def leave(self) -> None:
+        """Give back every place in a queue, and the slot that nothing was sent with. Idempotent."""
+        self._leave_queues()
+        self._give_seat_back()
+
+    def _leave_queues(self) -> None:
+        seats, self._seats = self._seats, None
+        if seats is not None:
+            seats.leave()
+
+    def _give_seat_back(self) -> Place | None:
+        seat, self._seat = self._seat, None
+        if seat is None:
+            return None
+        seat[1].release()
+        return seat[0]
