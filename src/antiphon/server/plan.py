@@ -11,6 +11,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
+from antiphon.config import Fallbacks
 from antiphon.core import own_faults
 from antiphon.core.dialects import messages_request
 from antiphon.core.dialects.chat_request import ChatRequest, encode
@@ -206,7 +207,8 @@ class Planner(Struct, frozen=True):
         try:
             request = parse_relay(path, body)
             route = self.table.find(aim.model or request.model)
-            route = structs.replace(route, targets=tuple(each for each in route.targets if _relays(each)))
+            targets = tuple(filter(_relays, route.targets))
+            route = structs.replace(route, targets=targets, fallbacks=self._relayed(route.fallbacks))
             if not route.targets:
                 return _NOT_RELAYED
             target = aim.target or route.targets[0]
@@ -224,6 +226,17 @@ class Planner(Struct, frozen=True):
             path=path,
             chain=() if path == "/embeddings" else prefix_chain(sent.body),
         )
+
+    def _relayed(self, fallbacks: Fallbacks) -> Fallbacks:
+        """Those with a server that speaks what OpenAI clients speak: no other is a way out for them."""
+        kept = {why: name for why, name in structs.asdict(fallbacks).items() if name and self._takes(name)}
+        return Fallbacks(**kept)
+
+    def _takes(self, name: str) -> bool:
+        try:
+            return any(map(_relays, self.table.find(name).targets))
+        except NoRouteError:
+            return False
 
 
 def _relays(target: Target) -> bool:

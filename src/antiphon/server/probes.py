@@ -43,6 +43,7 @@ log = structlog.get_logger("antiphon.probes")
 ProbeRoute: TypeAlias = Literal["models", "health"]
 """`GET /models` below the base path, or `GET /health` beside it."""
 
+_LACKS: Final = 501  # a server that lives, and lacks this route
 _READ: Final = 16 * 1024  # bytes of a complaint
 _JITTER: Final = 0.2  # of an interval, to either side: many gateways must not ask in step
 
@@ -184,7 +185,7 @@ class Prober:
             async with self._session.get(
                 one.url, headers=one.headers, timeout=self._timeout, allow_redirects=False
             ) as answer:
-                if answer.status < 500:
+                if answer.status < 500 or answer.status == _LACKS:
                     return None
                 complaint = await answer.content.read(_READ)
         except aiohttp.ConnectionTimeoutError:
