@@ -7,6 +7,7 @@ then be the whole truth: the outcome, every path that was lost, and JSON that mu
 from __future__ import annotations
 
 import importlib.util
+import asyncio
 import json
 import re
 import sys
@@ -204,7 +205,13 @@ async def ask(method: str, path: str, **headers: str) -> tuple[int, dict[str, st
         "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
     }
 
+    said = False
+
     async def receive() -> dict:
+        nonlocal said
+        if said:
+            await asyncio.Event().wait()  # the client stays
+        said = True
         return {"type": "http.request", "body": json.dumps(body).encode()}
 
     async def send(message: dict) -> None:
