@@ -6,8 +6,8 @@ then be the whole truth: the outcome, every path that was lost, and JSON that mu
 
 from __future__ import annotations
 
-import importlib.util
 import asyncio
+import importlib.util
 import json
 import re
 import sys
@@ -240,7 +240,7 @@ async def test_every_route_has_a_row():
     told = {row[0].split()[1] for row in answer_rows("endpoint", "status", "what it is")}
     told |= {f"/llm{path}" for path in told}
     assert (app.MESSAGES_PATHS | app.COUNT_TOKENS | set(app.RELAYED)) - told == set()
-    routes = Gateway(Settings(), Backend())._ordinary.routes
+    routes = Gateway(Settings(), Backend()).ordinary.app.routes
     assert [route.path for route in routes if not any(map(route.path_regex.match, told))] == []
 
 

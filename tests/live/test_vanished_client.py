@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,23 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from live.vanishing_ground import REASON
+
 TESTS = Path(__file__).parents[1]
 SCRIPT = Path(__file__).with_name("vanishing.py")
 PROMISED = 45.0  # seconds
-PROBE = (
-    "ip link add probe0 type veth peer name probe1 && echo 1 > /proc/sys/net/ipv4/conf/probe0/route_localnet"
-)
 
-
-def _reason() -> str | None:
-    missing = [program for program in ("unshare", "nsenter", "ip") if shutil.which(program) is None]
-    if missing:
-        return f"no {', '.join(missing)} here (Debian: util-linux, iproute2)"
-    tried = subprocess.run(["unshare", "--net", "sh", "-c", PROBE], capture_output=True, text=True)
-    return None if tried.returncode == 0 else f"no network namespaces here: {tried.stderr.strip()}"
-
-
-REASON = _reason()
 pytestmark = [
     pytest.mark.live,
     pytest.mark.timeout(240),

@@ -76,6 +76,14 @@ class Fleet:
             for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         }
 
+    def admin(self, method: str, path: str) -> tuple[int, dict]:
+        """A new connection: whichever worker the kernel gives it to answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        self._connections.append(connection)
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
     def listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
             return True
@@ -225,6 +233,27 @@ def test_workers_share_the_slots_and_their_figures(serve, upstream) -> None:
     assert fleet.metrics()['antiphon_slots_limit{upstream="upstream"}'] == 2
     free = 'antiphon_slots{state="free",upstream="upstream"}'
     wait_until(lambda: fleet.metrics()[free] == 2, "everybody's heartbeat")
+
+
+def test_every_worker_shows_and_ends_what_all_of_them_hold(serve, upstream) -> None:
+    fleet = serve("--workers", "3")
+    clients = Clients(fleet, count=3)
+    wait_until(lambda: len(upstream.inside()) == 2, "two at the upstream")
+
+    def shown() -> dict:
+        return fleet.admin("GET", "/admin/slots")[1]["upstream"]
+
+    wait_until(lambda: len(shown()["queue"]) == 1, "one that waits")
+    for _ in range(8):  # whoever answers
+        told = shown()
+        assert (len(told["leases"]), told["held"], told["slots"]) == (2, 2, 2)
+    doomed = shown()["leases"][0]["lease"]
+    assert fleet.admin("DELETE", f"/admin/slots/{doomed}") == (200, {"cancelled": doomed})
+    assert fleet.admin("DELETE", f"/admin/slots/{doomed}")[0] == 404
+    wait_until(lambda: len(clients.ends) == 1, "its honest end")
+    upstream.let_go(1)
+    upstream.let_go(1)
+    assert sorted(clients.join()) == ["error", "message_stop", "message_stop"]
 
 
 def test_a_killed_worker_costs_its_own_streams_and_nothing_else(serve, upstream) -> None:

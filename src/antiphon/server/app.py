@@ -44,6 +44,7 @@ from antiphon.server.retry_budget import RetryBudget
 from antiphon.server.routing import RouteTable
 from antiphon.server.surface import MESSAGES, OPENAI
 from antiphon.server.upstreams import Upstream
+from antiphon.server.worker_peers import Peers
 
 log = structlog.get_logger("antiphon.server")
 
@@ -128,7 +129,8 @@ class Gateway:
                 clock=clock,
             )
         )
-        self._ordinary = OrdinaryRoutes(self).app
+        self.peers: Peers | None = None  # the other workers on the same port
+        self.ordinary = OrdinaryRoutes(self)
 
     # --- ASGI ---
 
@@ -157,7 +159,7 @@ class Gateway:
             return
         if path not in MESSAGES_PATHS and path not in COUNT_TOKENS and path not in RELAYED:
             more = {"path": path, "raw_path": None, "antiphon.request_id": request_id, "antiphon.who": who}
-            await self._ordinary({**scope, **more}, receive, _with_request_id(send, request_id))
+            await self.ordinary.app({**scope, **more}, receive, _with_request_id(send, request_id))
             return
         if scope["method"] != "POST":
             fault = own_faults.method_not_allowed(scope["method"], path)
@@ -182,6 +184,8 @@ class Gateway:
     async def running(self) -> AsyncIterator[None]:
         """The gateway's life: its upstreams, its ticker."""
         await self.backend.start()
+        if self.peers is not None:
+            await self.peers.start()
         ticker = asyncio.get_running_loop().create_task(self._tick_for_ever())
         try:
             yield
@@ -191,6 +195,8 @@ class Gateway:
             for exchange in list(self.live):
                 exchange.close("shutdown")
             self.planning.close()
+            if self.peers is not None:
+                await self.peers.aclose()
             await self.backend.aclose()
             await self.key_limits.aclose()
 
@@ -245,6 +251,14 @@ class Gateway:
         self.planning.apply(settings.limits, settings.pdf)
         logging.configure(level=settings.log_level, as_json=settings.log_json)
         log.info("settings_changed", **told.told())
+
+    def cancel(self, request_id: str) -> bool:
+        """End an exchange, for the operator. Whether there was one."""
+        for exchange in list(self.live):
+            if exchange.job.request_id == request_id:
+                exchange.close("operator")
+                return True
+        return False
 
     def drain(self) -> None:
         """Take no more requests; those that run may run on until the deadline."""

@@ -6,6 +6,7 @@ come through this module.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from antiphon.observe.metrics import CONTENT_TYPE
 from antiphon.server.catalog import model_fields, page
 from antiphon.server.entry import WRONG_ADMIN_KEY, Identity
 from antiphon.server.overview import statistics
+from antiphon.server.worker_peers import Question, merged_slots
 
 if TYPE_CHECKING:
     from antiphon.server.app import Gateway
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("antiphon.server")
 
 PREFIXES = ("", "/llm")
+_YES, _NO = b"yes", b"no"  # to a question of another worker
 _LONGEST_PAGE = 1000  # protocol: Messages API, GET /v1/models, `limit`
 
 
@@ -139,6 +142,13 @@ class OrdinaryRoutes:
         return _json(next(each for each in now if each.name == name and not each.leaving))
 
     async def _slots(self, request: Request) -> Response:
+        shown, peers = self.slots(), self._gateway.peers
+        if peers is not None:
+            shown = merged_slots([shown, *map(json.loads, await peers.ask(Question()))])
+        return JSONResponse(shown)
+
+    def slots(self) -> dict[str, dict[str, Any]]:
+        """Who holds what and who waits in this process, by upstream."""
         backend = self._gateway.backend
         shown = {name: self._of_upstream(each) for name, each in backend.upstreams.items()}
         for each in backend.leaving:
@@ -146,7 +156,7 @@ class OrdinaryRoutes:
             while name in shown:  # another server has its name by now: what runs here must be seen too
                 name += " (leaving)"
             shown[name] = self._of_upstream(each)
-        return JSONResponse(shown)
+        return shown
 
     def _of_upstream(self, upstream: Upstream) -> dict[str, Any]:
         """Who holds what and who waits, at this moment."""
@@ -184,12 +194,19 @@ class OrdinaryRoutes:
         return {**structs.asdict(slots.statistics()), "leases": leases, "queue": queue}
 
     async def _cancel(self, request: Request) -> Response:
-        wanted = request.path_params["request_id"]
-        for exchange in list(self._gateway.live):
-            if exchange.job.request_id == wanted:
-                exchange.close("operator")
-                return JSONResponse({"cancelled": wanted})
+        wanted, peers = request.path_params["request_id"], self._gateway.peers
+        cancelled = self._gateway.cancel(wanted)
+        if not cancelled and peers is not None:
+            cancelled = _YES in await peers.ask(Question(cancel=wanted))
+        if cancelled:
+            return JSONResponse({"cancelled": wanted})
         return _refuse(Fault("not_found_error", "no such lease", 404), request)
+
+    def answer(self, question: Question) -> bytes:
+        """What another worker asks."""
+        if question.cancel is None:
+            return json.dumps(self.slots()).encode()
+        return _YES if self._gateway.cancel(question.cancel) else _NO
 
 
 def _who(request: Request) -> Identity:

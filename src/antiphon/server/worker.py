@@ -31,6 +31,7 @@ from antiphon.server.drains import Drains
 from antiphon.server.embedded import EmbeddedView, RemoteServers
 from antiphon.server.serve import gateway_for, serve
 from antiphon.server.worker_metrics import WorkerMetrics
+from antiphon.server.worker_peers import Peers
 
 READY: Final = b"ready\n"
 _WRITE_METRICS: Final = 1.0  # seconds
@@ -89,6 +90,7 @@ class _Worker:
         folder = Path(orders.folder)
         self.metrics = gateway.metrics = WorkerMetrics(folder, gateway.metrics.sources)
         gateway.drains = Drains(folder / "drained")
+        gateway.peers = Peers(folder, gateway.ordinary.answer)
 
     def run(self) -> None:
         serve(self.gateway, self._listening, [address.bind() for address in self._orders.addresses])
