@@ -219,7 +219,7 @@ def test_make_targets_that_are_named_exist(page):
 
 @every_page
 def test_environment_variables_that_are_named_exist(page):
-    readers = [*(ROOT / "src").rglob("*.py"), ROOT / "tests" / "conftest.py"]
+    readers = [*(ROOT / "src").rglob("*.py"), ROOT / "tests/conftest.py", *(ROOT / "tests/live").glob("*.py")]
     known = {name for reader in readers for name in _VARIABLE.findall(reader.read_text())}
     known |= set(environment_names())
     assert set(_VARIABLE.findall(page.read_text())) - known == set()

@@ -135,7 +135,9 @@ def check_messages(messages: list[dict], quirks: Quirks) -> None:
         assert set(message) <= allowed, set(message) - allowed
         if role == "tool":
             assert message["tool_call_id"] == waiting.pop(0)
-            assert isinstance(message["content"], str)
+            assert isinstance(message["content"], str) or quirks.cache_control
+            if message["content"] != "":
+                check_content(message["content"], quirks)
             continue
         assert not waiting, "a call without its result"
         if role == "assistant":

@@ -151,6 +151,8 @@ def check_calls(whole: dict, body: dict, out: ChatRequest) -> None:
     for each in blocks:
         if each["type"] == "tool_result":
             text = tool_messages.pop(upstream_id[each["tool_use_id"]])
+            if isinstance(text, list):  # where texts are parts, so that they can carry marks
+                text = text[0]["text"]
             assert text.startswith("Error: ") == bool(each.get("is_error"))
             said = {
                 word

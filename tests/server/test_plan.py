@@ -76,6 +76,36 @@ def conversation(signature):
     ]
 
 
+def test_a_server_that_speaks_messages_gets_the_clients_own_request():
+    planned = planner("anthropic", sends="real").plan(body(top_k=3, unheard_of={"a": 1}))
+    assert planned.path == "/messages"
+    assert sent(planned) == {
+        **json.loads(body(top_k=3, unheard_of={"a": 1})),
+        "model": "real",
+        "stream": True,
+    }
+    clamped = planner("anthropic", window=1000).plan(body(max_tokens=32000))
+    assert sent(clamped)["max_tokens"] == 1000 - clamped.chat.input_estimate
+
+
+def test_thinking_without_a_signature_goes_back_to_servers_of_open_models_and_not_to_the_api():
+    def kept(kind):
+        return [
+            block["type"]
+            for block in sent(planner(kind).plan(body(messages=conversation(""))))["messages"][1]["content"]
+        ]
+
+    assert kept("anthropic") == ["thinking", "tool_use"]
+    assert kept("anthropic-api") == ["tool_use"]
+
+
+def test_claude_codes_billing_block_goes_to_the_api_alone():
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.abc; cch=1f2e3;"}
+    request = body(system=[billing, {"type": "text", "text": "You"}])
+    assert len(sent(planner("anthropic-api").plan(request))["system"]) == 2
+    assert sent(planner("anthropic").plan(request))["system"] == [{"type": "text", "text": "You"}]
+
+
 def test_sealed_state_goes_back_to_the_upstream_that_gave_it():
     details = [{"type": "reasoning.encrypted", "data": "zz", "index": 0}]
     sealed = SEALER.seal("generic", "m", {"reasoning_details": details})

@@ -198,14 +198,22 @@ class Exchange:
         """Generated so far: reported, or estimated while nothing was reported; 0 before the first token."""
         return self.answer.usage.output_tokens if self.answer.begun else 0
 
+    @property
+    def _upstream(self) -> str | None:
+        """Who answers, as far as it is certain: while it waits, one of several may."""
+        if self._attempt is not None:
+            return self._attempt.place.upstream.name
+        targets = self._seeking.plan.route.targets
+        return targets[0].upstream if len(targets) == 1 else None
+
     def headers(self) -> Headers:
         """Of every answer that is not an error."""
         record = self.record
         waited = ((record.granted or self._clock()) - record.began) * 1000
         headers = answer_headers(self.job.request_id, self._seeking.plan.chat.degraded)
         headers += [*self.job.headers, *self.job.surface.id_headers(self.job.request_id)]
-        if record.granted is not None or len(self._seeking.plan.route.targets) == 1:
-            headers.append((b"antiphon-upstream", record.upstream.encode()))
+        if (upstream := self._upstream) is not None:
+            headers.append((b"antiphon-upstream", upstream.encode()))
         headers.append((b"antiphon-queue-ms", b"%d" % waited))
         return headers
 
@@ -337,6 +345,10 @@ class Exchange:
                 self._client.keep_alive(now, self.record.began)
             elif self.phase is Phase.QUEUED:
                 self._seeking.overload(fault, "deadline")
+            elif self.answer.finished:
+                # Only the end is missing: an answer like any other, and nothing to blame its server for.
+                self.answer.end(fault)
+                self.received()
             elif (
                 self.phase is not Phase.CONNECTING
                 or self._promised

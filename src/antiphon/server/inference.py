@@ -82,7 +82,7 @@ class Inference:
 
         async def replan(aim: Aim) -> Plan | Fault:
             again = await self._plan(list(kept), aim=aim)
-            return self._refusal(again, asked) or again
+            return self._refusal(again, asked, runs=True) or again
 
         await self._run(planned, MESSAGES, replan, asked)
 
@@ -100,7 +100,7 @@ class Inference:
 
         async def replan(aim: Aim) -> Plan | Fault:
             again = await self._gateway.planning.relay(self._planner(), list(kept), path, aim)
-            return self._refusal(again, asked) or again
+            return self._refusal(again, asked, runs=True) or again
 
         await self._run(planned, OPENAI, replan, asked)
 
@@ -112,7 +112,7 @@ class Inference:
         planned = await self._plan(body, counting=True)
         if isinstance(planned, Fault) or not asked.identity.allows(planned.model):
             fault = planned if isinstance(planned, Fault) else unknown_model(planned.model)
-            await self._refuse(asked, MESSAGES, fault)
+            await self._refuse(asked, MESSAGES, _for(asked.identity, fault))
             return
         # Bounded to four seconds and harmless to finish: a client that leaves here costs nothing.
         counted = await self._counted(planned)
@@ -187,13 +187,15 @@ class Inference:
     async def _plan(self, body: list[bytes], *, counting: bool = False, aim: Aim = ANYWHERE) -> Plan | Fault:
         return await self._gateway.planning.plan(self._planner(), body, counting=counting, aim=aim)
 
-    def _refusal(self, planned: Plan | Fault, asked: Asked) -> Fault | None:
-        """Why a plan must not be carried out, whatever the upstreams would say."""
-        if self._gateway.draining:
+    def _refusal(self, planned: Plan | Fault, asked: Asked, *, runs: bool = False) -> Fault | None:
+        """Why a plan must not be carried out, whatever the upstreams would say.
+
+        `runs`: it is for a request that runs already, which may run on while the gateway drains.
+        """
+        if self._gateway.draining and not runs:
             return own_faults.SHUTTING_DOWN
         if isinstance(planned, Fault):
-            limited = asked.identity.limited and planned.kind == "not_found_error"
-            return without_names(planned) if limited else planned
+            return _for(asked.identity, planned)
         if not asked.identity.allows(planned.model):
             return unknown_model(planned.model)
         strict = (
@@ -298,6 +300,12 @@ class Inference:
             gateway.live.discard(exchange)
             exchange.record.write()
             gateway.metrics.observe(exchange.record)
+
+
+def _for(identity: Identity, fault: Fault) -> Fault:
+    """The fault as this one may hear it: without the names of models that its key may not use."""
+    limited = identity.limited and fault.kind == "not_found_error"
+    return without_names(fault) if limited else fault
 
 
 def _asks_strict(headers: Headers) -> bool:

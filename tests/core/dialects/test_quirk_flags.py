@@ -130,6 +130,14 @@ CASES = [
         ("messages.*.content.*.cache_control",),
     ),
     (
+        {"cache_control": True},
+        (user("q"), assistant(call("c1")), user(result("c1") | MARK)),
+        {},
+        ignored,
+        ("messages.*.content.*.cache_control",),
+        (),
+    ),
+    (
         {"response_format": False},
         (user("q"),),
         SCHEMA,
@@ -273,6 +281,8 @@ CASES = [
 ELSEWHERE = {
     "name": "tests/core/dialects/test_quirks.py",
     "speaks": "tests/core/dialects/test_quirks.py",
+    "unsigned_thinking": "tests/server/test_plan.py",
+    "billing_header": "tests/server/test_plan.py",
     "probe": "tests/server/test_probes.py",
     "path": "tests/core/dialects/test_address.py",
     "auth": "tests/core/dialects/test_address.py",

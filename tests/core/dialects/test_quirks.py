@@ -84,7 +84,7 @@ def test_who_speaks_messages_natively():
 
 
 def test_who_is_spoken_to_in_messages():
-    assert {name for name in names() if by_name(name).speaks == "messages"} == {"anthropic"}
+    assert {name for name in names() if by_name(name).speaks == "messages"} == {"anthropic", "anthropic-api"}
     assert (by_name("anthropic").path, by_name("anthropic").auth) == ("/messages", "x-api-key")
 
 

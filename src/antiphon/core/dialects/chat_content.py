@@ -56,13 +56,13 @@ class Marked(str):
     cache_control: Raw
 
 
-def marked(block: Text) -> str:
-    """The block's text, with its mark if it has one."""
+def marked(text: str, block: Text | ToolResult) -> str:
+    """A block's text, with the block's mark if it has one."""
     if block.cache_control == NULL:
-        return block.text
-    text = Marked(block.text)
-    text.cache_control = block.cache_control
-    return text
+        return text
+    with_mark = Marked(text)
+    with_mark.cache_control = block.cache_control
+    return with_mark
 
 
 Piece: TypeAlias = str | Picture
@@ -88,7 +88,7 @@ def pieces(block: Block, path: str, quirks: Quirks, losses: Losses) -> list[Piec
     """A block of the user's side. Raises RequestError for what cannot be said to the server."""
     match block:
         case Text():
-            return [marked(block)] if block.text else []
+            return [marked(block.text, block)] if block.text else []
         case Image():
             return [_image(block.source, path, quirks)]
         case Document():

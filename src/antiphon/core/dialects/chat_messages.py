@@ -163,8 +163,11 @@ class _Writer:
         shown: list[Piece | Note] = []
         for where, result in _in_call_order(side.results, previous):
             text, images = chat_content.result(result, where, self._quirks, self._losses)
+            content: str | list[dict[str, Any]] = text
+            if self._in_parts and text:
+                content = [self._text_part(chat_content.marked(text, result), _TURN_MARK)]
             self.messages.append(
-                {"role": "tool", "tool_call_id": self.ids[result.tool_use_id], "content": text}
+                {"role": "tool", "tool_call_id": self.ids[result.tool_use_id], "content": content}
             )
             shown += images
         run: list[Piece] = []

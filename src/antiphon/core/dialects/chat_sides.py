@@ -143,7 +143,7 @@ def _wants_thoughts(said: Assistant, quirks: Quirks) -> bool:
 def _system(request: MessagesRequest, losses: Losses) -> list[str]:
     texts = []
     for i, block in enumerate(request.system):
-        text = chat_content.marked(block)
+        text = chat_content.marked(block.text, block)
         if text.startswith(_BILLING):
             losses.ignore(f"system.{i}")
             text = text.partition("\n")[2]
@@ -178,7 +178,7 @@ def _user(turn: Turn, path: str, quirks: Quirks, losses: Losses) -> User:
         where = f"{path}.content.{j}"
         if isinstance(block, Text):
             if block.text:
-                heard.pieces.append(chat_content.marked(block))
+                heard.pieces.append(chat_content.marked(block.text, block))
         elif isinstance(block, ToolResult):
             heard.results.append((where, block))
         elif isinstance(block, ToolUse | Thinking | RedactedThinking):

@@ -90,6 +90,7 @@ class ToolResult(Struct, frozen=True):
     tool_use_id: str
     content: tuple[Block, ...]
     is_error: bool
+    cache_control: Raw = NULL
 
 
 Block: TypeAlias = (
@@ -122,7 +123,7 @@ def read_block(raw: Raw, path: str, unknown: dict[str, None]) -> Block:
     match block:
         case _ToolResult():
             content = read_content(block.content or "", f"{path}.content", unknown)
-            return ToolResult(block.tool_use_id, content, bool(block.is_error))
+            return ToolResult(block.tool_use_id, content, bool(block.is_error), block.cache_control)
         case _Image():
             return Image(_read_source(block.source, f"{path}.source", unknown))
         case _Document():
