@@ -131,7 +131,7 @@ CASES = [
     ),
     (
         {"cache_control": True},
-        (user("q"), assistant(call("c1")), user(result("c1") | MARK)),
+        (user("q"), assistant(call("c1")), user(result("c1") | {"content": "out"} | MARK)),
         {},
         ignored,
         ("messages.*.content.*.cache_control",),
