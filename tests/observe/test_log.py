@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import structlog
 
-from antiphon.observe.log import configure, log_bug
+from antiphon.observe.log import configure, log_bug, set_level
 
 SECRET = "PROMPT-AND-KEY-9f3"
 
@@ -84,6 +84,17 @@ def test_levels(said, level, heard) -> None:
     for name in ("debug", "info", "warning", "error"):
         getattr(log, name)("x")
     assert len(lines(said)) == heard
+
+
+def test_the_level_changes_under_loggers_that_are_in_use(said) -> None:
+    configure(level="error", as_json=True)
+    log = structlog.get_logger("antiphon.t")
+    log.info("not heard")
+    set_level("info")
+    log.info("heard")
+    set_level("error")
+    log.info("not heard")
+    assert [line["event"] for line in lines(said)] == ["heard"]
 
 
 def test_libraries_are_heard_from_warning_on(said) -> None:

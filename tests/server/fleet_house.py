@@ -68,7 +68,7 @@ class FleetHouse(House):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.sayings = (*self.sayings, "upstream_recognised")
+        self.sayings = (*self.sayings, "upstream_recognised", "settings_changed")
         self._visits: asyncio.Queue[Visit] = asyncio.Queue()
         self._by_name: dict[str, ScriptedUpstream] = {}
         self._gone: list[ScriptedUpstream] = []
@@ -156,9 +156,7 @@ class FleetHouse(House):
             self.kinds = kinds
         for name, value in changes.items():
             setattr(self, name, value)
-        settings = self.settings()
-        self.backend.apply(settings)
-        self.gateway.settings = settings
+        self.gateway.apply(self.settings())
 
     async def spare(self, name: str) -> ScriptedUpstream:
         """One more server, which no configuration has."""

@@ -341,6 +341,19 @@ async def test_a_slot_of_another_kind_comes_after_the_stream_was_promised(stream
             await until(lambda: house.slots_of("a") == house.slots_of("b") == (0, 0, 0))
 
 
+@on_uvloop
+async def test_a_slot_of_another_kind_is_used_while_the_gateway_drains() -> None:
+    """A request that waits runs already: it is planned for the slot that it gets, whenever that is."""
+    async with FleetHouse(kinds={"a": {}, "b": {"kind": "openai"}}, slots=1) as house:
+        held = await house.hold("a", "b")
+        client = await house.ask(stream=False)
+        await house.waiting_at("b", 1)
+        house.gateway.drain()
+        held["b"].pop().answer()
+        await answered(house, client, "b", "m")
+        held["a"].pop().answer()
+
+
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PICTURE = [
     {
@@ -651,3 +664,40 @@ async def test_without_models_each_name_goes_where_it_is_listed() -> None:
         await answered(house, client, house.other(first.at), "both", name="both")
         response = await (await house.ask(model="nowhere")).response()
         assert response.status == 404
+
+
+# --- Who is said to answer ----------------------------------------------------------------------------
+
+
+@on_uvloop
+async def test_a_stream_that_is_promised_before_the_second_attempt_names_no_first_one() -> None:
+    async with FleetHouse(kinds={"a": {}, "b": {}}, slots=1) as house:
+        client = await house.ask()
+        visit = await house.visit()
+        other = house.other(visit.at)
+        held = await house.hold(other)
+        visit.reset()
+        await house.waiting_at(other, 1)
+        house.tick(13)
+        await client.event("message_start")
+        held[other].pop().answer()
+        (await house.visit()).answer("late")
+        response = await client.response()
+        whole_answer(response, "late")
+        assert response.headers.get("antiphon-upstream", other) == other
+
+
+@on_uvloop
+async def test_a_stream_that_is_promised_while_a_fallback_is_waited_for_names_its_upstream() -> None:
+    models = (*SPARE, model("only-b", "b"))
+    async with FleetHouse(models=models, slots=1, limits={"queue_timeout": 8}) as house:
+        held = await house.hold("a", "b")
+        client = await house.ask()
+        await house.waiting_at("a", 1)
+        house.tick(8.1)
+        await house.waiting_at("b", 1)
+        house.tick(4)
+        await client.event("message_start")
+        held["b"].pop().answer()
+        await answered(house, client, "b", "spare")
+        held["a"].pop().answer()

@@ -17,6 +17,7 @@ from antiphon.server.entry import Entry, Identity
 from antiphon.server.keys import Key, Keyring, make
 from antiphon.server.keys_file import edit_rows
 from antiphon.server.ordinary import OrdinaryRoutes
+from server.fleet_house import FleetHouse
 from server.harness import House, body_of, on_uvloop, post, request
 
 ADMIN = "admin-secret-0123456789"
@@ -151,6 +152,20 @@ async def test_count_tokens_needs_a_key_and_its_models(door) -> None:
             client = await house.client()
             client.send(request(body_of(), path="/v1/messages/count_tokens", headers=headers))
             assert (await client.response()).status == status
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"])
+@on_uvloop
+async def test_a_key_with_models_hears_no_others_names(door, path) -> None:
+    good, other = door.add("good"), door.add("other", models=("qwen*",))
+    async with FleetHouse(kinds={"a": {}}) as house:
+        house.gateway.entry = door.entry()
+        for secret, told in ((good, True), (other, False)):
+            client = await house.client()
+            client.send(request(body_of(model="nobody"), path=path, headers=with_key(secret)))
+            response = await client.response()
+            assert response.status == 404
+            assert (b"only-a" in response.body) == told
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,9 @@ async def test_finish_grace(usage, grace) -> None:
         assert response.kinds[-2:] == ["message_delta", "message_stop"]
         record = await house.record()
         assert record["counts"]["cut_after_finish"] == 1
+        # An answer like any other, and a server like any other: nobody looks elsewhere because of it.
+        assert record["cause"] == "finished"
+        assert not house.up.health.statistics(house.clock.now).failures
 
 
 @on_uvloop

@@ -368,7 +368,7 @@ async def test_finish_grace(asks, grace) -> None:
         assert response.complete
         assert response.body == FIRST + STOP
         await visit.closed.wait()
-        assert (await house.record())["cause"] == "deadline"
+        assert (await house.record())["cause"] == "finished"
 
 
 @on_both_loops

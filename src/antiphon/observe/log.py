@@ -14,6 +14,30 @@ from typing import Any
 import structlog
 
 
+class _Threshold:
+    """Drops what is below the level. Loggers are cached with it, so that the level can change under them."""
+
+    def __init__(self) -> None:
+        self.number = logging.INFO
+
+    def __call__(
+        self, logger: Any, method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        if logging.getLevelNamesMapping()[method.upper()] < self.number:
+            raise structlog.DropEvent
+        return event
+
+
+_threshold = _Threshold()
+
+
+def set_level(level: str) -> None:
+    """From now on. `level` is a name of the standard library's."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    _threshold.number = number
+    logging.getLogger().setLevel(max(number, logging.WARNING))
+
+
 def configure(*, level: str, as_json: bool) -> None:
     """Set up logging for the process, to standard error. `level` is a name of the standard library's."""
     shared: list[structlog.typing.Processor] = [
@@ -26,12 +50,10 @@ def configure(*, level: str, as_json: bool) -> None:
         if as_json
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
-    number = logging.getLevelNamesMapping()[level.upper()]
+    told = [*shared, structlog.processors.format_exc_info] if as_json else shared
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, renderer]
-        if as_json
-        else [*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        processors=[_threshold, *told, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
@@ -48,7 +70,7 @@ def configure(*, level: str, as_json: bool) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(number, logging.WARNING))
+    set_level(level)
 
 
 def log_bug(log: Any, error: BaseException, *, request_id: str) -> None:

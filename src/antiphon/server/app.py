@@ -19,14 +19,12 @@ from msgspec import structs
 
 from antiphon.config import ConfigError, Limits, Settings
 from antiphon.config_changes import NEEDS_RESTART, changes
-from antiphon.config_file import Loaded
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
 from antiphon.core.surfaces.openai.request import ROUTES
-from antiphon.observe import log as logging
 from antiphon.observe.gauges import Sources
-from antiphon.observe.log import log_bug
+from antiphon.observe.log import log_bug, set_level
 from antiphon.observe.metrics import Metrics
 from antiphon.server.answers import Receive, Send
 from antiphon.server.catalog import Model
@@ -233,13 +231,13 @@ class Gateway:
             for exchange in list(self.live):
                 exchange.close("shutdown")
 
-    def apply(self, loaded: Loaded) -> None:
+    def apply(self, wanted: Settings) -> None:
         """Take over new settings; running exchanges keep theirs. Raises ConfigError before any change."""
-        told = changes(self.settings, loaded.settings)
+        told = changes(self.settings, wanted)
         kept = {name: getattr(self.settings, name) for name in NEEDS_RESTART}
-        if bool(self.settings.upstreams) != bool(loaded.settings.upstreams):
+        if bool(self.settings.upstreams) != bool(wanted.upstreams):
             kept |= {"upstreams": self.settings.upstreams, "models": self.settings.models}
-        settings = structs.replace(loaded.settings, **kept)
+        settings = structs.replace(wanted, **kept)
         entry = entry_for(settings)
         try:
             self.backend.apply(settings)
@@ -249,7 +247,7 @@ class Gateway:
         self.settings, self.limits, self.entry = settings, settings.limits, entry
         self.budget.set_rate(settings.retries.budget)
         self.planning.apply(settings.limits, settings.pdf)
-        logging.configure(level=settings.log_level, as_json=settings.log_json)
+        set_level(settings.log_level)
         log.info("settings_changed", **told.told())
 
     def cancel(self, request_id: str) -> bool:

@@ -143,7 +143,9 @@ def gateway_for(
         settings, backend, sealer=sealer, entry=entry_for(settings), key_limits=KeyLimits(where)
     )
     if loaded is not None and loaded.files:
-        gateway.watch = ConfigWatch(lambda: loaded.again(os.environ), gateway.apply, loaded.files)
+        gateway.watch = ConfigWatch(
+            lambda: loaded.again(os.environ), lambda new: gateway.apply(new.settings), loaded.files
+        )
     return gateway
 
 
