@@ -26,14 +26,14 @@ $(VENV)/.dev-stamp: requirements/dev.txt $(VENV)/.run-stamp
 	@touch $@
 
 # The live suites (a real model, time-boxed fuzzing) are `make live`; where nothing may be left out, as in
-# continuous integration, they are part of this.
+# continuous integration, they are part of this, but for those that take minutes.
 test: $(VENV)/.dev-stamp
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/python tests/clients/install.py
 ifeq ($(ANTIPHON_REQUIRE_ALL),1)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not long"
 else
 	@$(BIN)/python -m pytest -m "not live"
 	@echo "left out: the live suites (make live)"

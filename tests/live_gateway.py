@@ -65,7 +65,14 @@ class GatewayProcess:
 
     def complaints(self) -> list[dict]:
         """What a gateway that had no trouble of its own does not log."""
-        return [line for line in self.lines() if line.get("level") not in ("debug", "info")]
+        return [
+            line
+            for line in self.lines()
+            if line.get("level") not in ("debug", "info")
+            # An upstream's trouble, or an end that the test itself has brought about.
+            and line.get("event") != "upstream_lost"
+            and not (line.get("event") == "exchange" and line.get("cause") != "internal")
+        ]
 
     def lines(self) -> list[dict]:
         return [_log_line(line) for line in self.log.read_text().splitlines() if line.strip()]

@@ -111,7 +111,7 @@ def chosen(found: Found, taken: Iterable[str]) -> Chosen:
         found.base_url,
         # What gave no sign of itself would not be recognised later either.
         kind=found.kind if found.is_guess else "auto",
-        about=label(found),
+        about=f"{label(found)}, by its port: it gave no sign of its kind" if found.is_guess else label(found),
         slots=found.slots,
         models=found.models,
     )

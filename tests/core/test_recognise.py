@@ -114,7 +114,7 @@ def test_a_version_that_cannot_be_shown_is_left_out(version):
 @pytest.mark.parametrize(
     "host, kind",
     [
-        ("api.anthropic.com", "anthropic"),
+        ("api.anthropic.com", "anthropic-api"),
         ("api.openai.com", "openai"),
         ("mine.openai.azure.com", "azure"),
         ("mine.services.ai.azure.com", "azure"),
@@ -191,4 +191,4 @@ def test_every_sign_is_of_a_row_and_slots_are_told_where_its_row_says():
 def test_every_row_can_be_recognised():
     found = {kind for table in (module.OWNERS, module.SERVERS) for kind in table.values()}
     found |= {kind for _, kind in module.HOSTS} | {sign.kind for sign in module.SIGNS}
-    assert set(names()) - found == {"generic", "vllm-0.11"}
+    assert set(names()) - found == {"generic", "vllm-0.11", "anthropic"}

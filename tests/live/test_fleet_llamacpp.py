@@ -24,6 +24,7 @@ from pipeline import judge
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.skipif(REASON is not None, reason=f"live llama.cpp: {REASON}"),
     pytest.mark.asyncio(loop_scope="module"),

@@ -21,6 +21,7 @@ REPORT = ROOT / "bench" / "results" / "claude-code-newest.json"
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("npm") is None, reason="newest Claude Code: npm is not installed"),
 ]

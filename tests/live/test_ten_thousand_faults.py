@@ -15,7 +15,7 @@ import uvloop
 from server.harness import House, until
 from server.storm import HOUSE, Storm
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900)]
 
 SEED = int(os.environ.get("ANTIPHON_FAULT_SEED", "20"))
 FAULTS = int(os.environ.get("ANTIPHON_FAULTS", "10000"))

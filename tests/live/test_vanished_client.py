@@ -24,6 +24,7 @@ PROMISED = 45.0  # seconds
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.long,
     pytest.mark.timeout(240),
     pytest.mark.skipif(REASON is not None, reason=f"vanished clients: {REASON}"),
 ]

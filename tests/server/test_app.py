@@ -11,6 +11,7 @@ from antiphon.config import Limits, Settings, UpstreamSettings
 from antiphon.core.dialects.quirks import by_name
 from antiphon.server.app import Gateway
 from antiphon.server.catalog import Model
+from antiphon.server.prefixes import PrefixIndex
 from antiphon.server.routing import ANY, Route, RouteTable, Target
 from antiphon.server.upstreams import Upstream
 
@@ -23,6 +24,8 @@ class Backend:
     def __init__(self) -> None:
         settings = UpstreamSettings(name="upstream", base_url="http://127.0.0.1:1/v1")
         self.upstreams = {"upstream": Upstream(settings, Limits())}
+        self.prefixes = PrefixIndex()
+        self.leaving = ()
 
     async def models(self) -> list[Model]:
         return []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.config import HealthSettings, RetrySettings
+from antiphon.server import choosing
 from antiphon.server.fleet import Fleet
 from antiphon.server.plan import Aim
 from server.fleet_house import FleetHouse, honest_error, model, whole_answer
@@ -664,6 +665,30 @@ async def test_without_models_each_name_goes_where_it_is_listed() -> None:
         await answered(house, client, house.other(first.at), "both", name="both")
         response = await (await house.ask(model="nowhere")).response()
         assert response.status == 404
+
+
+# --- Those that wait ----------------------------------------------------------------------------------
+
+
+@on_uvloop
+async def test_who_waits_everywhere_is_not_placed_anew_with_every_tick(monkeypatch) -> None:
+    """Hundreds may wait, and all are ticked in one turn of the loop that carries streams."""
+    placed: list[int] = []
+    async with FleetHouse(slots=1) as house:
+        held = await house.hold("a", "b")
+        clients = [await house.ask(f"{n}", stream=False) for n in range(3)]
+        await house.waiting_at("a", 3)
+        await house.waiting_at("b", 3)
+        monkeypatch.setattr(choosing, "order", lambda places, key=b"": placed.append(1) or list(places))
+        for _ in range(60):
+            house.tick(1)
+        assert not placed
+        for name in "ab":
+            held[name].pop().answer()
+        for _ in clients:
+            (await house.visit()).answer("ok")
+        for client in clients:
+            whole_answer(await client.response(), "ok")
 
 
 # --- Who is said to answer ----------------------------------------------------------------------------

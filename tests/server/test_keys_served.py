@@ -17,7 +17,7 @@ from antiphon.server.entry import Entry, Identity
 from antiphon.server.keys import Key, Keyring, make
 from antiphon.server.keys_file import edit_rows
 from antiphon.server.ordinary import OrdinaryRoutes
-from server.fleet_house import FleetHouse
+from server.fleet_house import FleetHouse, model
 from server.harness import House, body_of, on_uvloop, post, request
 
 ADMIN = "admin-secret-0123456789"
@@ -166,6 +166,26 @@ async def test_a_key_with_models_hears_no_others_names(door, path) -> None:
             response = await client.response()
             assert response.status == 404
             assert (b"only-a" in response.body) == told
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"])
+@pytest.mark.parametrize("name", ["small", "native"])
+@on_uvloop
+async def test_of_a_model_that_a_key_may_not_use_nothing_is_told(door, name, path) -> None:
+    """Not even that a prompt is too long for it, or that its server speaks another protocol."""
+    secret = door.add("other", models=("qwen*",))
+    models = (model("small", "a", window=100), model("native", "b"))
+    async with FleetHouse(kinds={"a": {}, "b": {"kind": "anthropic"}}, models=models) as house:
+        house.gateway.entry = door.entry()
+        told = []
+        for asked in (name, "nobody"):
+            client = await house.client()
+            body = body_of("word " * 1000, model=asked)
+            client.send(request(body, path=path, headers=with_key(secret)))
+            response = await client.response()
+            assert response.status == 404
+            told.append(response.json["error"]["message"].replace(asked, "it"))
+        assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(
@@ -361,9 +381,9 @@ async def test_only_the_keys_models_are_listed(globs, listed) -> None:
 
     status, body = await get("/v1/models", key)
     assert [model["id"] for model in body["data"]] == listed
-    for model in ("qwen3", "claude-qwen3", "llama"):
-        status, body = await get(f"/v1/models/{model}", key)
-        assert status == (200 if model in listed else 404)
+    for name in ("qwen3", "claude-qwen3", "llama"):
+        status, body = await get(f"/v1/models/{name}", key)
+        assert status == (200 if name in listed else 404)
 
 
 async def test_admin_routes_look_for_themselves_who_was_let_in() -> None:

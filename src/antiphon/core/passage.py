@@ -309,7 +309,7 @@ class Passage:
         if self._start is None and self._blocks.begun:
             self._counts["message_start_missing"] += 1
         id_ = value_of(message.get("id"))
-        if not isinstance(id_, str) or not id_:
+        if not isinstance(id_, str) or not id_.startswith("msg_"):  # llama.cpp's are `chatcmpl-`
             id_ = self._message_id
             if self._start is not None:
                 self._counts["message_id_made"] += 1

@@ -23,11 +23,16 @@ _IF_ANY = (
     "fallback",
     "stop_reason",
     "error",
+    "failure",
     "retries",
     "cached_tokens",
     "written_tokens",
     "thinking_tokens",
 )
+
+
+# Ends that are neither a client's nor the load's doing.
+_TROUBLE = frozenset({"upstream", "deadline", "shutdown", "lost", "internal"})
 
 
 class ExchangeRecord(Struct, kw_only=True):
@@ -47,6 +52,8 @@ class ExchangeRecord(Struct, kw_only=True):
     first_token: float | None = None
     ended: float | None = None
     phase: str = "queued"  # the last phase before the end
+    failure: str = ""  # what the upstream did wrong: a row of core.failover.ROWS
+    tried: list[str] = field(default_factory=list)  # upstream and failure of each attempt before that
     retries: int = 0  # attempts that failed before the one that counts
     # Why it was tried elsewhere, and how often: `elsewhere` (another target), or the fallback that was taken.
     further: Counter[str] = field(default_factory=Counter)
@@ -86,7 +93,7 @@ class ExchangeRecord(Struct, kw_only=True):
         for name in _IF_ANY:
             if value := getattr(self, name):
                 line[name] = value
-        for name in ("estimated", "degraded", "ignored"):
+        for name in ("tried", "estimated", "degraded", "ignored"):
             if value := getattr(self, name):
                 line[name] = ",".join(value)
         for name in ("further", "counts"):
@@ -95,7 +102,9 @@ class ExchangeRecord(Struct, kw_only=True):
         return line
 
     def write(self) -> None:
-        log.info("exchange", **self.fields())
+        """One line; what an operator should look at is a warning."""
+        tell = log.warning if self.cause in _TROUBLE else log.info
+        tell("exchange", **self.fields())
 
 
 def _ms(start: float, end: float | None) -> float | None:

@@ -153,6 +153,9 @@ class Gateway:
         who = self.entry.admit(scope, path, time.time())
         if isinstance(who, Fault):
             self.metrics.refused(who.kind, surface.name)
+            log.info(
+                "refused", request_id=request_id, surface=surface.name, error=who.kind, status=who.status
+            )
             await surface.respond(send, who, request_id)
             return
         if path not in MESSAGES_PATHS and path not in COUNT_TOKENS and path not in RELAYED:
@@ -233,6 +236,9 @@ class Gateway:
 
     def apply(self, wanted: Settings) -> None:
         """Take over new settings; running exchanges keep theirs. Raises ConfigError before any change."""
+        if self.peers is not None and wanted.coordination is None:
+            # Workers share their slots through a folder of their own, which no file names.
+            wanted = structs.replace(wanted, coordination=self.settings.coordination)
         told = changes(self.settings, wanted)
         kept = {name: getattr(self.settings, name) for name in NEEDS_RESTART}
         if bool(self.settings.upstreams) != bool(wanted.upstreams):
@@ -248,7 +254,8 @@ class Gateway:
         self.budget.set_rate(settings.retries.budget)
         self.planning.apply(settings.limits, settings.pdf)
         set_level(settings.log_level)
-        log.info("settings_changed", **told.told())
+        if told:
+            log.info("settings_changed", **told.told())
 
     def cancel(self, request_id: str) -> bool:
         """End an exchange, for the operator. Whether there was one."""

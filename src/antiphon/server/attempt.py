@@ -16,11 +16,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Protocol, TypeVarTuple
 
+import structlog
+
 from antiphon.config import Limits
 from antiphon.core import own_faults
 from antiphon.core.answer import Answer
 from antiphon.core.dialects.chat_request import ChatRequest
-from antiphon.core.failover import Lost, judge, seconds_to_wait
+from antiphon.core.failover import Lost, judge, row_of, seconds_to_wait
 from antiphon.core.parts import Fault
 from antiphon.server.admission import Lease
 from antiphon.server.exchange_terms import Phase
@@ -30,6 +32,8 @@ from antiphon.server.plan import Plan
 from antiphon.server.prefixes import PrefixIndex
 from antiphon.server.seats import Place
 from antiphon.server.upstream import Call, Failure
+
+log = structlog.get_logger("antiphon.server")
 
 _ERROR_BODY_LIMIT = 64 * 1024
 
@@ -269,9 +273,14 @@ class Attempt:
         else:
             self._lease.release()
 
+    def failed_as(self, fault: Fault) -> str:
+        """The kind of failure, for the log: a row of core.failover.ROWS."""
+        return row_of(fault, lost=self.lost, status=self.status)
+
     def _tell_health(self, clean: bool, fault: Fault | None) -> None:
         """What this attempt says of its server. Before its slot is free: the next one should know."""
         health, now = self.place.upstream.health, self._clock()
+        was = health.state(now)
         if clean:
             health.succeeded(now, None, self._trial)
         elif fault is None:
@@ -280,12 +289,14 @@ class Attempt:
             verdict = judge(fault, lost=self.lost, status=self.status)
             wait = seconds_to_wait(fault.retry_after, wall.time())
             health.learn(verdict.finding, now, self._trial, retry_after=wait)
+            if was == "closed" and health.state(now) != "closed":
+                log.warning("upstream_lost", upstream=self.place.upstream.name, trouble=verdict.finding)
 
 
 def _fault_of(failure: Failure) -> Fault:
     """A transport failure in a client's words."""
     if failure.kind in ("connect", "tls"):
-        return Fault("api_error", failure.message, 502)
+        return Fault("api_error", f"the model's server cannot be reached: {failure.message}", 502)
     if failure.before_response:
         return Fault("api_error", "the upstream closed the connection without an answer", 502)
     return (

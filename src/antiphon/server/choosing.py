@@ -44,6 +44,10 @@ class Chooser:
 
     def places(self, plan: Plan, without: Collection[str] = ()) -> list[Place]:
         """Where this request may go, the best first. `without`: names of upstreams that have failed it."""
+        return self.ordered(plan, self.eligible(plan, without))
+
+    def eligible(self, plan: Plan, without: Collection[str] = ()) -> list[Place]:
+        """The same in no order, which costs a small part of it."""
         now = self._clock()
         there = []
         for target in plan.route.targets:
@@ -55,7 +59,7 @@ class Chooser:
         if not well and not without:
             # All of them are ill: what a server answers is truer than what is remembered of it.
             well = [place for place in there if place.upstream.health.admits(now, only=True)]
-        return self._ordered(plan, well, now)
+        return well
 
     def stays(self, plan: Plan, place: Place) -> bool:
         """It is worth to wait for this place a while, because much of the prompt is in its cache.
@@ -66,9 +70,11 @@ class Chooser:
         chain = plan.chain
         return bool(chain) and self.prefixes.warm(place.key, chain) * _MUCH > chain[-1].size
 
-    def _ordered(self, plan: Plan, places: list[Place], now: float) -> list[Place]:
+    def ordered(self, plan: Plan, places: list[Place]) -> list[Place]:
+        """These places, the best for this request first."""
         if len(places) < 2:
             return places
+        now = self._clock()
         last = self.prefixes.last_target(self.session) if self.session else None
         by_name = {f"{place.key[0]} {place.key[1]}": place for place in places}
         candidates = [
@@ -95,7 +101,7 @@ class Chooser:
         now, health = self._clock(), place.upstream.health
         if health.admits(now) or not health.admits(now, only=True):
             return health.admits(now)
-        return not any(other.upstream.health.admits(now) for other in self.places(plan, without))
+        return not any(other.upstream.health.admits(now) for other in self.eligible(plan, without))
 
     def refusal(self, plan: Plan) -> Fault:
         """Why there is no place at all."""

@@ -246,6 +246,7 @@ class Exchange:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.let_go(clean=False, fault=fault)
+            self.record.tried.append(f"{attempt.place.upstream.name}:{attempt.failed_as(fault)}")
         self.record.retries += 1
         self.record.first_token = self.record.sent = None
         self.enter(Phase.QUEUED)
@@ -421,6 +422,8 @@ class Exchange:
                 told(clock() - left)
 
         judged = self.cause in ("upstream", "deadline")
+        if judged and fault is not None:
+            self.record.failure = self._attempt.failed_as(fault)
         self._attempt.let_go(clean=clean, fault=fault if judged else None, closed=closed)
 
     def _end_message(self, fault: Fault | None) -> None:
@@ -432,17 +435,18 @@ class Exchange:
             self.answer.fold()
 
     def _note(self) -> None:
-        usage, record = self.answer.usage, self.record
+        record, plan = self.record, self._seeking.plan
+        record.fallback = "" if plan.name == plan.model else plan.name
+        if self.answer.fault is not None:
+            record.error = self.answer.fault.kind
+        if self._attempt is not None:
+            record.kind = self._attempt.place.upstream.quirks.name
+            record.expected_cached = self._attempt.expected_cached
+        usage = self.charged
+        if usage is None:
+            return  # no upstream has worked for it: there is nothing to count
         record.input_tokens, record.output_tokens = usage.input_tokens, usage.output_tokens
         record.cached_tokens, record.estimated = usage.cache_read_input_tokens or 0, usage.estimated
         record.thinking_tokens = usage.thinking_tokens or 0
         record.written_tokens = usage.cache_creation_input_tokens or 0
         record.tells_cached = usage.cache_read_input_tokens is not None and "input" not in usage.estimated
-        record.fallback = (
-            "" if self._seeking.plan.name == self._seeking.plan.model else self._seeking.plan.name
-        )
-        if self._attempt is not None:
-            record.kind = self._attempt.place.upstream.quirks.name
-            record.expected_cached = self._attempt.expected_cached
-        if self.answer.fault is not None:
-            record.error = self.answer.fault.kind

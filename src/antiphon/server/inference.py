@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from antiphon.core import own_faults
@@ -29,7 +30,7 @@ from antiphon.server.answers import Headers, Receive, Send, answer_headers, resp
 from antiphon.server.asgi_link import AsgiLink
 from antiphon.server.choosing import Chooser
 from antiphon.server.edge import link_of
-from antiphon.server.entry import Identity, unknown_model
+from antiphon.server.entry import Identity
 from antiphon.server.exchange import Exchange
 from antiphon.server.exchange_terms import Job
 from antiphon.server.key_limits import Admission, Refusal
@@ -42,6 +43,8 @@ from antiphon.server.turnstile import turned_away
 
 if TYPE_CHECKING:
     from antiphon.server.app import Gateway
+
+log = structlog.get_logger("antiphon.exchange")
 
 CLOSE: tuple[tuple[bytes, bytes], ...] = ((b"connection", b"close"),)
 
@@ -71,7 +74,7 @@ class Inference:
             return
         table = self._gateway.backend.table
         kept = list(body) if table.may_replan else []
-        planned = await self._plan(body)
+        planned = await self._plan(asked, body)
         del body  # it would stay for as long as the answer takes
         if (refused := self._refusal(planned, asked)) is not None or isinstance(planned, Fault):
             await self._refuse(asked, MESSAGES, refused or planned)
@@ -81,7 +84,7 @@ class Inference:
             return
 
         async def replan(aim: Aim) -> Plan | Fault:
-            again = await self._plan(list(kept), aim=aim)
+            again = await self._plan(asked, list(kept), aim=aim)
             return self._refusal(again, asked, runs=True) or again
 
         await self._run(planned, MESSAGES, replan, asked)
@@ -92,14 +95,14 @@ class Inference:
         if body is None or await self._turned_away(body, OPENAI, asked):
             return
         kept = list(body) if self._gateway.backend.table.may_replan else []
-        planned = await self._gateway.planning.relay(self._planner(), body, path)
+        planned = await self._gateway.planning.relay(self._planner(asked), body, path)
         del body
         if (refused := self._refusal(planned, asked)) is not None or isinstance(planned, Fault):
             await self._refuse(asked, OPENAI, refused or planned)
             return
 
         async def replan(aim: Aim) -> Plan | Fault:
-            again = await self._gateway.planning.relay(self._planner(), list(kept), path, aim)
+            again = await self._gateway.planning.relay(self._planner(asked), list(kept), path, aim)
             return self._refusal(again, asked, runs=True) or again
 
         await self._run(planned, OPENAI, replan, asked)
@@ -109,10 +112,9 @@ class Inference:
         body = await self._body(asked, MESSAGES)
         if body is None:
             return
-        planned = await self._plan(body, counting=True)
-        if isinstance(planned, Fault) or not asked.identity.allows(planned.model):
-            fault = planned if isinstance(planned, Fault) else unknown_model(planned.model)
-            await self._refuse(asked, MESSAGES, _for(asked.identity, fault))
+        planned = await self._plan(asked, body, counting=True)
+        if isinstance(planned, Fault):
+            await self._refuse(asked, MESSAGES, _for(asked.identity, planned))
             return
         # Bounded to four seconds and harmless to finish: a client that leaves here costs nothing.
         counted = await self._counted(planned)
@@ -147,8 +149,8 @@ class Inference:
     async def _turned_away(self, body: list[bytes], surface: Surface, asked: Asked) -> bool:
         """Nobody could serve it now: it is told so before its body is translated."""
         gateway, identity = self._gateway, asked.identity
-        if gateway.draining:
-            return False
+        if gateway.draining or sum(map(len, body)) >= gateway.limits.heavy_body:
+            return False  # to look for a name in a large body would hold up the loop
         turned = turned_away(
             body,
             gateway.backend.table,
@@ -181,11 +183,15 @@ class Inference:
             gateway.metrics.observe(record)
         return True
 
-    def _planner(self) -> Planner:
-        return Planner(self._gateway.backend.table, self._gateway.sealer)
+    def _planner(self, asked: Asked) -> Planner:
+        key = asked.identity.key
+        models = () if key is None else key.models
+        return Planner(self._gateway.backend.table, self._gateway.sealer, models)
 
-    async def _plan(self, body: list[bytes], *, counting: bool = False, aim: Aim = ANYWHERE) -> Plan | Fault:
-        return await self._gateway.planning.plan(self._planner(), body, counting=counting, aim=aim)
+    async def _plan(
+        self, asked: Asked, body: list[bytes], *, counting: bool = False, aim: Aim = ANYWHERE
+    ) -> Plan | Fault:
+        return await self._gateway.planning.plan(self._planner(asked), body, counting=counting, aim=aim)
 
     def _refusal(self, planned: Plan | Fault, asked: Asked, *, runs: bool = False) -> Fault | None:
         """Why a plan must not be carried out, whatever the upstreams would say.
@@ -196,8 +202,6 @@ class Inference:
             return own_faults.SHUTTING_DOWN
         if isinstance(planned, Fault):
             return _for(asked.identity, planned)
-        if not asked.identity.allows(planned.model):
-            return unknown_model(planned.model)
         strict = (
             self._gateway.settings.strict or asked.identity.strict or _asks_strict(asked.scope["headers"])
         )
@@ -214,6 +218,14 @@ class Inference:
         if self._gateway.draining:
             extra = CLOSE
         self._gateway.metrics.refused(fault.kind, surface.name)
+        log.info(
+            "refused",
+            request_id=asked.request_id,
+            surface=surface.name,
+            error=fault.kind,
+            status=surface.status_of(fault),
+            **({"key": asked.identity.name} if asked.identity.name else {}),
+        )
         await surface.respond(asked.send, fault, asked.request_id, extra)
 
     async def _answer_empty(self, planned: Plan, asked: Asked) -> None:

@@ -7,6 +7,7 @@ Pure, and picklable from end to end: where a body is planned is server.planning'
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import partial
 
 from msgspec import Struct, structs
@@ -79,10 +80,14 @@ ANYWHERE = Aim()
 
 
 class Planner(Struct, frozen=True):
-    """Everything that a request's plan depends on beside the request."""
+    """Everything that a request's plan depends on beside the request.
+
+    `models`: globs of the names that its key may ask for; empty: all.
+    """
 
     table: RouteTable
     sealer: Sealer
+    models: tuple[str, ...] = ()
 
     def plan(
         self, body: bytes, counting: bool = False, read_pdf: ReadPdf | None = None, aim: Aim = ANYWHERE
@@ -94,6 +99,7 @@ class Planner(Struct, frozen=True):
         """
         try:
             request = parse(body, counting=counting)
+            self._let_in(request.model)
             name = aim.model or request.model
             for _ in range(_LONGEST_CHAIN):
                 try:
@@ -206,6 +212,7 @@ class Planner(Struct, frozen=True):
         """
         try:
             request = parse_relay(path, body)
+            self._let_in(request.model)
             route = self.table.find(aim.model or request.model)
             targets = tuple(filter(_relays, route.targets))
             route = structs.replace(route, targets=targets, fallbacks=self._relayed(route.fallbacks))
@@ -227,6 +234,14 @@ class Planner(Struct, frozen=True):
             chain=() if path == "/embeddings" else prefix_chain(sent.body),
         )
 
+    def _let_in(self, model: str) -> None:
+        """Before anything else is told of a model: one that a key may not use is not there for it.
+
+        Raises NoRouteError (protocol: B, unknown model).
+        """
+        if self.models and not any(fnmatchcase(model, glob) for glob in self.models):
+            _NOTHING.find(model)
+
     def _relayed(self, fallbacks: Fallbacks) -> Fallbacks:
         """Those with a server that speaks what OpenAI clients speak: no other is a way out for them."""
         kept = {why: name for why, name in structs.asdict(fallbacks).items() if name and self._takes(name)}
@@ -244,6 +259,7 @@ def _relays(target: Target) -> bool:
     return target.quirks.speaks == "chat"
 
 
+_NOTHING = RouteTable(())
 _NOT_RELAYED = Fault(
     "not_found_error", "this model's server speaks the Messages API only: POST /v1/messages", 404
 )

@@ -102,7 +102,7 @@ def prefix_chain(body: bytes) -> Chain:
         members = _read(body)
         head = [bytes(members[name]) for name in _HEAD if name in members]
         if "messages" in members:
-            turns = [bytes(message) for message in _read_list(members["messages"])]
+            turns = _read_list(members["messages"])
             return _linked(head, turns, _first_turn(turns))
         if "prompt" in members:
             return _linked([*head, bytes(members["prompt"])], [], -1)
@@ -122,7 +122,7 @@ def root(chain: Chain) -> bytes:
     return chain[0].digest if chain else b""
 
 
-def _first_turn(messages: list[bytes]) -> int:
+def _first_turn(messages: list[Raw]) -> int:
     """The place of the first message that is not the operator's."""
     for number, message in enumerate(messages):
         if _read_role(message).role not in ("system", "developer"):
@@ -130,13 +130,13 @@ def _first_turn(messages: list[bytes]) -> int:
     return len(messages)
 
 
-def _linked(head: list[bytes], turns: list[bytes], opening: int) -> Chain:
+def _linked(head: list[bytes], turns: list[Raw], opening: int) -> Chain:
     """A link after each piece, and after each CHUNK within one. `opening` is the place of the first turn."""
     links = _Links()
     for piece in head:  # marks keep their places here, and there are no images
         links.add(piece)
     for number, message in enumerate(turns):
-        text = _unmarked(message)
+        text = _unmarked(bytes(message))  # one at a time: an image is in memory once more, not all of them
         size = _size(text)
         if size == len(text):
             links.add(text, number == opening)
@@ -199,6 +199,8 @@ def _size(message: bytes) -> int:
 
 def _unmarked(message: bytes) -> bytes:
     """Without its marks for the cache, as it is sent in the next turn."""
+    if _CACHE_MARK.search(message) is None:
+        return message
     parts = _CACHE_MARK.split(message)
     for number in range(1, len(parts)):
         parts[number - 1] = before = parts[number - 1].rstrip()

@@ -150,7 +150,10 @@ class RouteTable(Struct, frozen=True):
 
     def _unknown(self, model: str) -> Fault:
         known = dict.fromkeys(route.model for route in self.routes if route.exact)
-        known.update(dict.fromkeys(name for models in self.listed.values() for name in models))
+        for route in self.routes:
+            for target in route.targets if route.model == ANY else ():
+                if target.sends is None:  # names pass through
+                    known.update(dict.fromkeys(self.listed.get(target.upstream, ())))
         there = ", ".join(list(known)[:_NAMED]) + (", ..." if len(known) > _NAMED else "")
         said = f"model: {model} is not served here" + (_THERE_IS + there if there else "")
         return Fault("not_found_error", said, 404)

@@ -93,8 +93,12 @@ class Seats:
 
     def offer(self, places: Sequence[Place]) -> None:
         """The places that may be asked by now, among them those that were: the others may be no longer."""
+        self._places = self.unasked(places)
+
+    def unasked(self, places: Sequence[Place]) -> list[Place]:
+        """Those among them that it does not wait for yet."""
         asked = {id(place.upstream) for place in self._tickets}
-        self._places = [place for place in places if id(place.upstream) not in asked]
+        return [place for place in places if id(place.upstream) not in asked]
 
     def widen(self) -> None:
         """It takes longer than it should: ask those that were not asked yet."""

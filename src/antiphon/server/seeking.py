@@ -101,19 +101,25 @@ class Seeking:
         job = self._exchange.job
         waits = (
             place.upstream.slots.expected_wait(share=job.share, weight=job.weight)
-            for place in self._chooser.places(self.plan)
+            for place in self._chooser.eligible(self.plan)
         )
         return math.ceil(min(waits, default=0.0))
 
     def tick(self, waited: float) -> None:
         """About once a second. `waited`: seconds since the request came."""
-        if self._seats is None:
+        seats = self._seats
+        if seats is None:
             return
-        self._seats.offer(self._chooser.places(self.plan, self._retries.failed))
-        if waited > _LOYAL:
-            self._seats.widen()
+        late = waited > _LOYAL
+        places = seats.unasked(self._chooser.eligible(self.plan, self._retries.failed))
+        if late or any(place.upstream.slots.statistics().free > 0 for place in places):
+            # Only if one is asked now: hundreds may wait, and all of them are ticked between two tokens.
+            places = self._chooser.ordered(self.plan, places)
+        seats.offer(places)
+        if late:
+            seats.widen()
         else:
-            self._seats.spread()
+            seats.spread()
 
     def overload(self, fault: Fault, cause: str = "overload") -> None:
         """There is no slot in time: another model may have one."""
@@ -164,7 +170,7 @@ class Seeking:
         if attempt is not None:
             self._retries.failed.add(attempt.place.upstream.name)
             lost, status = attempt.lost, attempt.status
-        others = bool(self._chooser.places(self.plan, self._retries.failed))
+        others = bool(self._chooser.eligible(self.plan, self._retries.failed))
         aim = self._retries.after(judge(fault, lost=lost, status=status), self.plan, others=others)
         if aim is None:
             return False
@@ -207,7 +213,7 @@ class Seeking:
         place = self._give_seat_back()
         if place is not None:
             self._retries.failed.add(place.upstream.name)
-        if place is not None and self._chooser.places(self.plan, self._retries.failed):
+        if place is not None and self._chooser.eligible(self.plan, self._retries.failed):
             self.begin()
             return
         # A model that cannot take the request leaves the failure as it was: no upstream has said this one.
