@@ -186,13 +186,13 @@ def test_several_servers_get_the_models_that_they_have(tmp_path) -> None:
     assert loaded.warnings == []
     assert loaded.settings.upstreams[1].api_key == "k"
     places = {each.name: [target.upstream for target in each.targets] for each in loaded.settings.models}
-    assert places == {"both": ["a", "b"], "one": ["a"]}
+    assert places == {"both": ["a", "b"], "one": ["a"], "*": ["a"]}
 
 
 def test_a_dollar_sign_in_a_name_is_no_variable(tmp_path) -> None:
     servers = [Chosen("a", "http://h/v1", models=("${HOME}", "$$")), Chosen("b", "http://h/v1")]
     models_ = read(config_text(servers), tmp_path).settings.models
-    assert [each.name for each in models_] == ["${HOME}", "$$"]
+    assert [each.name for each in models_] == ["${HOME}", "$$", "*"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -217,7 +217,8 @@ def test_no_name_from_a_server_breaks_the_file(names, about) -> None:
     document = tomllib.loads(config_text(servers))
     assert [each["name"] for each in document["upstreams"]] == ["vllm", "b"]
     written = [each["name"].replace("$$", "$") for each in document.get("models", [])]
-    assert written == [name for name in dict.fromkeys(names) if not set(name) & {"*", "?"}]
+    plain = [name for name in dict.fromkeys(names) if not set(name) & {"*", "?"}]
+    assert written == ([*plain, "*"] if plain else [])
 
 
 def test_the_gateway_does_not_take_a_servers_port():

@@ -68,10 +68,14 @@ _ALL_NAMES: Final = """
 """
 
 _CLAUDE: Final = """
-# Clients that ask for Claude's own names:
+# Every other name: Claude Code asks for several of its own. Without this they are a 404.
+[[models]]
+name = "*"
+upstream = {upstream}
+model = {model}
 #
 # [[models]]
-# name = "claude-*"                 # exact, or a glob; * is the catch-all
+# name = "claude-*"                 # exact, or a glob; the first that fits wins over *
 # upstream = {upstream}
 # model = {model}
 """

@@ -121,7 +121,9 @@ class ClientSide:
     async def _refuse(self, send: Send, fault: Fault) -> None:
         job = self._exchange.job
         self._exchange.record.error = fault.kind
-        self.sent_status = await job.surface.respond(send, fault, job.request_id, job.headers)
+        record = self._exchange.record
+        asked = ((b"antiphon-upstream", record.upstream.encode()),) if record.granted is not None else ()
+        self.sent_status = await job.surface.respond(send, fault, job.request_id, (*job.headers, *asked))
 
     # --- from callbacks ---
 

@@ -20,7 +20,7 @@ import aiohttp
 import structlog
 
 from antiphon.config import DEFAULT_SLOTS, HealthSettings, ModelSettings, Settings, UpstreamSettings
-from antiphon.core.dialects.address import key_headers
+from antiphon.core.dialects.address import below, key_headers
 from antiphon.server.backends import nobody, session_for_facts, sharing
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.health import Health, Rules
@@ -213,7 +213,13 @@ class Fleet:
     async def _list(self, member: _Member) -> None:
         """Ask a new server what it lists. Who is to be recognised, and not there yet, returns later."""
         await member.catalog.models()
-        if _asks(member.settings) and not member.catalog.told:
+        if member.catalog.told:
+            return
+        one, session = member.settings, self._session
+        auth = member.upstream.quirks.auth
+        if session is not None and await ask_upstream(session, below(one.base_url, "/v1"), one.api_key, auth):
+            log.warning("base_url_looks_wrong", upstream=one.name, hint="its models are below /v1")
+        if _asks(one):
             member.upstream.health.gone = True
 
     def _watched(self) -> Iterable[Watched]:
