@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -132,3 +134,16 @@ def test_a_bug_is_a_traceback_without_what_it_said(said, as_json) -> None:
     if as_json:
         (line,) = parsed(text)
         assert line["level"] == "error"
+
+
+def test_a_reader_that_is_gone_ends_nothing(monkeypatch, said) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    configure(level="info", as_json=True)
+    structlog.get_logger("antiphon.t").info("nobody reads this")

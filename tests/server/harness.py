@@ -650,7 +650,7 @@ class House:
         odd = [entry for entry in self.said.entries if entry["event"] not in self.sayings]
         assert odd == [], odd
         for entry in self.said.entries:
-            trouble = entry.get("cause") in ("upstream", "deadline", "shutdown", "lost")
+            trouble = entry.get("cause") in ("upstream", "deadline", "shutdown", "lost", "internal")
             loud = trouble or entry["event"] == "upstream_lost"
             assert entry["log_level"] == ("warning" if loud else "info"), entry
 

@@ -6,12 +6,30 @@ reach it: records have no fields for them.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import sys
 import traceback
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
+
+
+class _Lines(io.TextIOBase):
+    """Standard error, whose reader may be gone: a line that nobody can read must not end what wrote it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class _Threshold:
@@ -54,7 +72,7 @@ def configure(*, level: str, as_json: bool) -> None:
     structlog.configure(
         processors=[_threshold, *told, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Lines(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

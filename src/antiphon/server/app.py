@@ -217,7 +217,10 @@ class Gateway:
             due = loop.time() + self.limits.tick
             await asyncio.sleep(self.limits.tick)
             self.metrics.loop_lag.observe(max(0.0, loop.time() - due))
-            self.tick(self.clock())
+            try:
+                self.tick(self.clock())
+            except Exception as error:  # noqa: BLE001 - time limits must outlive a bug
+                log_bug(log, error, request_id="tick")
 
     def tick(self, now: float) -> None:
         """The one coarse ticker: every time limit of every request is looked at here."""

@@ -126,13 +126,14 @@ class Attempt:
         self.sent: float | None = None  # when the connection stood
         self.status: int | None = None  # of the upstream's answer
         self.failure: Failure | None = None  # of its connection
+        # The one line that may raise is the first: before it nothing has begun.
+        self._call: Call | None = place.upstream.pool.post(
+            plan.path, plan.chat.body, self, accept=plan.accept, headers=headers
+        )
         self._trial: Trial = place.upstream.health.began(clock())
         self._prefixes = prefixes
         # From here on its prompt is on its way into that cache.
         self._belief = prefixes.learn(place.key, plan.chain, session)
-        self._call: Call | None = place.upstream.pool.post(
-            plan.path, plan.chat.body, self, accept=plan.accept, headers=headers
-        )
 
     # --- what the upstream says (server.upstream.Listener) ---
 

@@ -45,7 +45,7 @@ class Planning:
         `body` comes in pieces and is emptied on the way to the worker, so that it is nowhere twice.
         """
         if sum(map(len, body)) < self._heavy_body:
-            whole = b"".join(body) if len(body) > 1 else body[0]
+            whole = body[0] if len(body) == 1 else b"".join(body)
             try:
                 return planner.plan(whole, counting, None if self._mode == "refuse" else _elsewhere, aim)
             except _NeedsWorkerError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import os
 import resource
@@ -49,6 +50,9 @@ class AntiphonServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            # What is there by now stays for ever: the collector need not look through it with every request.
+            gc.collect()
+            gc.freeze()
             self._on_started(self.servers[0].sockets[0].getsockname()[1])
 
     @contextlib.contextmanager
@@ -80,15 +84,16 @@ class AntiphonServer(uvicorn.Server):
             if self._gateway.watch is not None:
                 self._gateway.watch.check_now()
             return
-        if self._signals == 0:
+        # First, and whatever happens below: a signal must not be lost.
+        self._signals += 1
+        self.should_exit = True
+        if self._signals == 1:
             self._gateway.drain()
-        elif self._signals == 1:
+        elif self._signals == 2:
             self._gateway.stop_now()
             loop.call_later(LAST_WORDS, self._drop_clients)
         else:
             self.force_exit = True
-        self._signals += 1
-        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn waits for its connections without an end: one that sends half a request, or reads
