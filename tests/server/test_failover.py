@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.config import RetrySettings
 from antiphon.core.parts import Fault
-from server.fleet_house import FleetHouse, honest_error, refusing_port, whole_answer
+from server.fleet_house import FleetHouse, honest_error, model, refusing_port, whole_answer
 from server.harness import Client, Visit, chunk, deaf_listener, frame, on_both_loops, on_uvloop, until
 from server.storm import HOUSE, Storm
 
@@ -564,3 +564,19 @@ async def test_random_faults_at_two_upstreams(profile) -> None:
         assert sum(record.get("retries", 0) for record in records) > 10
         assert {record["upstream"] for record in records} == {"a", "b", "c"}
         assert not any(visit.tag == "never" for scripted in house.scripted for visit in scripted.visits)
+
+
+@on_uvloop
+async def test_a_body_is_kept_only_while_it_may_be_sent_elsewhere() -> None:
+    async with FleetHouse(models=(model("m", "a", failed="n"), model("n", "b"))) as house:
+        client = await house.ask(model="m")
+        visit = await house.visit()
+        (exchange,) = house.gateway.live
+        assert exchange.job.replan._body
+        visit.head()
+        visit.text("Hi")
+        await client.event("content_block_delta")
+        assert not exchange.job.replan._body
+        visit.finish()
+        visit.done()
+        await client.response()

@@ -281,6 +281,8 @@ class Exchange:
         if self.record.first_token is None and answer.begun:
             self.phase = Phase.STREAMING
             self.record.first_token = self._clock()
+            if answer.streaming:
+                self.job.forget()  # nothing is tried elsewhere from here on: its body need not be kept
             if self._attempt is not None:
                 self._attempt.mark_active()
         if answer.ended:

@@ -79,17 +79,22 @@ class ClientLink(Protocol):
     def abort(self) -> None: ...
 
 
+def _nothing() -> None:
+    pass
+
+
 class Job(Struct, frozen=True):
     """What is to be done, made from a client's request before anything is promised.
 
     `share` names who waits together in the queue, `weight` is theirs; `patience` is how many seconds the
-    client will wait. `replan` plans the same request for somewhere else.
+    client will wait. `replan` plans the same request for somewhere else; after `forget` it cannot.
     """
 
     request_id: str
     plan: Plan
     surface: Surface
     replan: Callable[[Aim], Awaitable[Plan | Fault]]
+    forget: Callable[[], None] = _nothing
     share: str = ""
     weight: float = 1.0
     key: str = ""  # the name of the client's key

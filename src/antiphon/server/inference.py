@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,24 @@ class Asked(Struct, frozen=True):
     identity: Identity
 
 
+class _Again:
+    """Plans the same request for somewhere else. Keeps its body until `forget`."""
+
+    __slots__ = ("_body", "_plan")
+
+    def __init__(
+        self, body: list[bytes], plan: Callable[[list[bytes], Aim], Awaitable[Plan | Fault]]
+    ) -> None:
+        self._body = body
+        self._plan = plan
+
+    async def __call__(self, aim: Aim) -> Plan | Fault:
+        return await self._plan(list(self._body), aim)
+
+    def forget(self) -> None:
+        self._body.clear()
+
+
 class Inference:
     """See the module. It lives as long as its gateway, and reads its settings with every request."""
 
@@ -83,11 +102,11 @@ class Inference:
             await self._answer_empty(planned, asked)
             return
 
-        async def replan(aim: Aim) -> Plan | Fault:
-            again = await self._plan(asked, list(kept), aim=aim)
-            return self._refusal(again, asked, runs=True) or again
+        async def replan(again: list[bytes], aim: Aim) -> Plan | Fault:
+            planned = await self._plan(asked, again, aim=aim)
+            return self._refusal(planned, asked, runs=True) or planned
 
-        await self._run(planned, MESSAGES, replan, asked)
+        await self._run(planned, MESSAGES, _Again(kept, replan), asked)
 
     async def relay(self, asked: Asked, path: str) -> None:
         """An OpenAI client's request, which passes as it is. `path` below a base URL."""
@@ -101,11 +120,11 @@ class Inference:
             await self._refuse(asked, OPENAI, refused or planned)
             return
 
-        async def replan(aim: Aim) -> Plan | Fault:
-            again = await self._gateway.planning.relay(self._planner(asked), list(kept), path, aim)
-            return self._refusal(again, asked, runs=True) or again
+        async def replan(again: list[bytes], aim: Aim) -> Plan | Fault:
+            planned = await self._gateway.planning.relay(self._planner(asked), again, path, aim)
+            return self._refusal(planned, asked, runs=True) or planned
 
-        await self._run(planned, OPENAI, replan, asked)
+        await self._run(planned, OPENAI, _Again(kept, replan), asked)
 
     async def count_tokens(self, asked: Asked) -> None:
         """`POST /v1/messages/count_tokens`."""
@@ -244,7 +263,7 @@ class Inference:
         headers = answer_headers(asked.request_id, planned.chat.degraded)
         await respond(asked.send, 200, msgspec.json.encode(message), headers)
 
-    async def _run(self, planned: Plan, surface: Surface, replan: Any, asked: Asked) -> None:
+    async def _run(self, planned: Plan, surface: Surface, again: _Again, asked: Asked) -> None:
         """One exchange, within what its key may use up."""
         gateway, identity = self._gateway, asked.identity
         said = await gateway.key_limits.check(identity.key, planned.chat.input_estimate, time.time())
@@ -254,13 +273,13 @@ class Inference:
             return
         exchange = None
         try:
-            exchange = self._exchange(planned, surface, replan, asked, said)
+            exchange = self._exchange(planned, surface, again, asked, said)
             await self._serve(exchange, asked)
         finally:
             said.finish(None if exchange is None else exchange.charged)
 
     def _exchange(
-        self, planned: Plan, surface: Surface, replan: Any, asked: Asked, admission: Admission
+        self, planned: Plan, surface: Surface, again: _Again, asked: Asked, admission: Admission
     ) -> Exchange:
         gateway, identity, headers = self._gateway, asked.identity, asked.scope["headers"]
         gateway.budget.earn(gateway.clock())
@@ -269,7 +288,8 @@ class Inference:
             asked.request_id,
             planned,
             surface,
-            replan,
+            again,
+            forget=again.forget,
             share=identity.share,
             weight=identity.weight,
             key=identity.name,
