@@ -10,6 +10,7 @@ config_file.py fills the tree, config_tables.py tells what is in it.
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -326,6 +327,7 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
     retries: RetrySettings = RetrySettings()
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """A name or address that only this machine can reach."""
     if host.lower() == "localhost":

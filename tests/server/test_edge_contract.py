@@ -43,6 +43,7 @@ CYCLE = {
     "more_body": bool,
     "response_complete": bool,
     "response_started": bool,
+    "transport": object,
 }
 OVERRIDDEN = {
     "connection_made": ["self", "transport"],

@@ -111,6 +111,7 @@ class Gateway:
         self.live: set[Exchange] = set()
         self.draining = False
         self._drain_deadline: float | None = None
+        self._known: tuple[RouteTable | None, set[str]] = (None, set())
         self.planning = Planning(self.limits, settings.pdf)
         self.budget = RetryBudget(per_request=settings.retries.budget, now=clock())
         self.entry = entry or Entry()
@@ -205,8 +206,10 @@ class Gateway:
 
     def _known_models(self) -> set[str]:
         table = self.backend.table
-        exact = {route.model for route in table.routes if route.exact}
-        return exact.union(*table.listed.values())
+        if self._known[0] is not table:  # a table is made anew when something in it has changed
+            exact = {route.model for route in table.routes if route.exact}
+            self._known = table, exact.union(*table.listed.values())
+        return self._known[1]
 
     def new_request_id(self) -> str:
         return "req_" + os.urandom(24).translate(_ID_LETTERS).decode()

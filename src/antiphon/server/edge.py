@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from antiphon.config import Limits
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
+from antiphon.server.head_first import HeadFirst
 from antiphon.server.surface import surface_at
 
 VANISHED_AFTER_MS = 30_000  # of unacknowledged data, then the kernel gives the client up
@@ -58,6 +59,7 @@ class EdgeProtocol(HttpToolsProtocol):
     _unread = 0  # bytes taken in since the parser last handed something over
     _body_size = 0
     _paused_since: float | None = None
+    _out: HeadFirst  # of the running response
     _ignoring = False  # a pipelined request: it is dropped, and the connection closed after the response
 
     @property
@@ -85,12 +87,15 @@ class EdgeProtocol(HttpToolsProtocol):
         """One piece of the body, between ASGI's `http.response.start` and the end."""
         if self.cycle.chunked_encoding:
             frames = b"%x\r\n%b\r\n" % (len(frames), frames)
-        self.transport.write(frames)
+        if self._out.held:
+            self._out.write(frames)
+        else:  # with every token: one call less
+            self.transport.write(frames)
 
     def cut(self) -> None:
         """Close behind what was written, without the end of the body: what came must not look whole."""
         self._disconnect_cycle()
-        self.transport.close()
+        self._out.close()
 
     def abort(self) -> None:
         """Drop the client at once, with what it has not read."""
@@ -189,6 +194,8 @@ class EdgeProtocol(HttpToolsProtocol):
         else:
             self.scope["extensions"] = {"antiphon": self}  # type: ignore[dict-item]
             super().on_headers_complete()
+            self._out = HeadFirst(self.cycle)
+            self.cycle.transport = self._out  # type: ignore[assignment]  # it has the transport's methods
             self._wait_for("body")
             self._body_size = 0
 
