@@ -148,6 +148,7 @@ def test_what_is_found_is_written(monkeypatch) -> None:
     assert {each.name: each.targets[0].upstream for each in settings.models} == {
         "qwen3": "vllm",
         "phi": "lmstudio",
+        "*": "vllm",
     }
     assert antiphon("config", "check").exit_code == 0
 

@@ -77,7 +77,7 @@ def test_without_its_folder_it_keeps_what_it_knew(tmp_path) -> None:
 
 @on_uvloop
 async def test_a_drained_upstream_gets_nobody_new_also_after_a_reload_that_makes_it_anew(monkeypatch) -> None:
-    monkeypatch.setattr("antiphon.server.app.logging.configure", lambda **_: None)  # this process's own
+    monkeypatch.setattr("antiphon.server.app.set_level", lambda level: None)  # this process's own
     async with FleetHouse() as house:
         house.sayings = (*house.sayings, "settings_changed")
         gateway = house.gateway
@@ -86,7 +86,7 @@ async def test_a_drained_upstream_gets_nobody_new_also_after_a_reload_that_makes
         before = house["a"]
         spare = await house.spare("a")
         house.kinds["a"] = {"base_url": f"http://127.0.0.1:{spare.port}/v1"}
-        gateway.apply(SimpleNamespace(settings=structs.replace(house.settings(), port=gateway.settings.port)))
+        gateway.apply(structs.replace(house.settings(), port=gateway.settings.port))
         assert house["a"] is not before
         assert house["a"].health.drained  # at once, not at the next tick
         for _ in range(3):

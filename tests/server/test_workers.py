@@ -32,7 +32,8 @@ from server.coordination.servers import BINARY, RedisServer
 from server.held_upstream import HeldUpstream
 
 PATIENCE = 30.0
-ORDINARY = {"worker_restarts", "coordinator_down"}  # warnings that belong to a worker's end
+# Warnings that belong to a worker's end, and to that of its streams.
+ORDINARY = {"worker_restarts", "coordinator_down", "exchange"}
 
 
 class Fleet:
@@ -251,7 +252,9 @@ def test_every_worker_shows_and_ends_what_all_of_them_hold(serve, upstream) -> N
     assert fleet.admin("DELETE", f"/admin/slots/{doomed}") == (200, {"cancelled": doomed})
     assert fleet.admin("DELETE", f"/admin/slots/{doomed}")[0] == 404
     wait_until(lambda: len(clients.ends) == 1, "its honest end")
+    wait_until(lambda: len(upstream.inside()) == 2, "the one that waited, in its place")
     upstream.let_go(1)
+    wait_until(lambda: len(clients.ends) == 2, "the first of them")
     upstream.let_go(1)
     assert sorted(clients.join()) == ["error", "message_stop", "message_stop"]
 
