@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.config import ConfigError, Settings
+from antiphon.core import own_faults
 from antiphon.core.parts import Fault
 from antiphon.server import entry as door
 from antiphon.server import gate
@@ -229,13 +230,6 @@ def test_without_keys_who_asks_may_use_every_model() -> None:
     assert who.allows("anything")
 
 
-def test_a_model_of_another_key_is_not_there() -> None:
-    fault = door.unknown_model("qwen3\n" + "x" * 500)
-    assert (fault.kind, fault.status) == ("not_found_error", 404)
-    assert fault.message.startswith("model: qwen3 ")
-    assert len(fault.message) < 300
-
-
 # --- which path needs what ----------------------------------------------------------------------------
 
 OPEN, MESSAGES, METRICS, SLOTS = "/healthz", "/v1/messages", "/metrics", "/admin/slots"
@@ -399,7 +393,7 @@ async def test_the_door_before_an_application(keys, which, answered) -> None:
     async def app(scope, receive, send) -> None:
         who = entry.admit(scope, scope["path"], NOW)
         if isinstance(who, Identity) and not who.allows("llama"):
-            who = door.unknown_model("llama")
+            who = own_faults.not_found("/llama")
         if isinstance(who, Fault):
             await respond_fault(send, who, "req_1")
         else:

@@ -580,3 +580,24 @@ async def test_a_body_is_kept_only_while_it_may_be_sent_elsewhere() -> None:
         visit.finish()
         visit.done()
         await client.response()
+
+
+@on_uvloop
+async def test_a_request_that_could_not_be_sent_gives_its_trial_and_its_slot_back(monkeypatch) -> None:
+    async with FleetHouse(slots=1) as house:
+        for _ in range(3):
+            client = await house.ask(model="only-a", stream=False)
+            (await house.visit()).refuse(500)
+            await client.response()
+        house.tick(2)
+
+        def broken(*args, **kwargs):
+            raise RuntimeError("no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(house["a"].pool, "post", broken)
+            client = await house.ask(model="only-a", stream=False)
+            assert (await client.response()).status == 500
+        assert house.take_bug()["error"] == "RuntimeError"
+        assert house["a"].health._circuit.admits(house.clock.now)
+        assert house["a"].slots.statistics().held == 0

@@ -78,3 +78,13 @@ async def test_a_head_for_a_client_that_has_gone_is_dropped() -> None:
     transport.closed = True
     await asyncio.sleep(0)
     assert transport.writes == []
+
+
+async def test_a_head_that_is_flushed_goes_out_once() -> None:
+    cycle, transport, out = made()
+    cycle.response_started = True
+    out.write(b"head")
+    out.flush()
+    assert transport.writes == [b"head"]
+    await asyncio.sleep(0)
+    assert transport.writes == [b"head"]

@@ -157,3 +157,10 @@ def test_what_has_a_larger_model_to_go_to_goes_there_at_the_first_doubt():
     with pytest.raises(NoRouteError) as refused:
         check_fit(route, 4097)
     assert refused.value.fallback == "big"
+
+
+def test_a_name_of_any_length_and_letters_is_told_in_a_readable_line():
+    with pytest.raises(NoRouteError) as refused:
+        RouteTable(()).find("qwen3\n" + "x" * 500)
+    assert refused.value.fault.message.startswith("model: qwen3 ")
+    assert len(refused.value.fault.message) < 300

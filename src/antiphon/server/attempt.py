@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import time as wall
 from collections.abc import Callable
-from functools import wraps
-from typing import Protocol, TypeVarTuple
+from typing import Protocol
 
 import structlog
 
@@ -27,6 +26,7 @@ from antiphon.core.parts import Fault
 from antiphon.server.admission import Lease
 from antiphon.server.exchange_terms import Phase
 from antiphon.server.exchange_time import ExchangeTime
+from antiphon.server.guarding import Failing, guard
 from antiphon.server.health import Attempt as Trial
 from antiphon.server.plan import Plan
 from antiphon.server.prefixes import PrefixIndex
@@ -36,8 +36,6 @@ from antiphon.server.upstream import Call, Failure
 log = structlog.get_logger("antiphon.server")
 
 _ERROR_BODY_LIMIT = 64 * 1024
-
-A = TypeVarTuple("A")
 
 
 class Owner(Protocol):
@@ -58,17 +56,11 @@ class Owner(Protocol):
     def fail_internally(self, error: BaseException) -> None: ...
 
 
-def guarded(method: Callable[[Attempt, *A], None]) -> Callable[[Attempt, *A], None]:
-    """A callback whose bug ends its own exchange and nothing else."""
+def _way_out(self: Attempt) -> Failing:
+    return self._owner.fail_internally
 
-    @wraps(method)
-    def wrapper(self: Attempt, /, *args: *A) -> None:
-        try:
-            method(self, *args)
-        except Exception as error:  # noqa: BLE001 - every bug has this one exit
-            self._owner.fail_internally(error)
 
-    return wrapper
+guarded = guard(_way_out)
 
 
 class Attempt:
@@ -126,14 +118,18 @@ class Attempt:
         self.sent: float | None = None  # when the connection stood
         self.status: int | None = None  # of the upstream's answer
         self.failure: Failure | None = None  # of its connection
-        # The one line that may raise is the first: before it nothing has begun.
-        self._call: Call | None = place.upstream.pool.post(
-            plan.path, plan.chat.body, self, accept=plan.accept, headers=headers
-        )
-        self._trial: Trial = place.upstream.health.began(clock())
         self._prefixes = prefixes
         # From here on its prompt is on its way into that cache.
         self._belief = prefixes.learn(place.key, plan.chain, session)
+        self._trial: Trial = place.upstream.health.began(clock())
+        try:
+            # Last, so that no call runs that nobody holds.
+            self._call: Call | None = place.upstream.pool.post(
+                plan.path, plan.chat.body, self, accept=plan.accept, headers=headers
+            )
+        except BaseException:
+            place.upstream.health.abandoned(clock(), self._trial)
+            raise
 
     # --- what the upstream says (server.upstream.Listener) ---
 

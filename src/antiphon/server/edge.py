@@ -277,7 +277,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self._ignoring = True
         if self.transport.is_closing():
             return
-        if not answered:
+        if answered:
+            self._out.flush()
+        else:
             # What is no HTTP from its first byte on has no target, and uvicorn's class no attribute then.
             request_id, surface = self.host.new_request_id(), surface_at(getattr(self, "url", b""))
             body = surface.error_body(fault, request_id)

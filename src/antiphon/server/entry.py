@@ -26,7 +26,6 @@ from msgspec import Struct
 
 from antiphon.config import ConfigError, Settings, is_loopback
 from antiphon.core.parts import Fault
-from antiphon.core.scrub import legible
 from antiphon.server import clients, gate
 from antiphon.server.admin_key import AdminKey
 from antiphon.server.fairness import Priority
@@ -187,11 +186,6 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, ...] | Fau
             return SEVERAL_KEYS
         found.extend(different)
     return tuple(dict.fromkeys(found))
-
-
-def unknown_model(model: str) -> Fault:
-    """A model that a key may not use is one that is not there (protocol: B, unknown model)."""
-    return Fault("not_found_error", f"model: {legible(model, limit=200)} is not served here", 404)
 
 
 def _key(headers: Iterable[tuple[bytes, bytes]], keyring: Keyring, now: float) -> Key | Fault:

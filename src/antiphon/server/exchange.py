@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from functools import wraps
-from typing import TypeVarTuple
 
 import structlog
 
@@ -34,6 +32,7 @@ from antiphon.server.choosing import Chooser
 from antiphon.server.exchange_client import ClientSide
 from antiphon.server.exchange_terms import CAUSES, CLIENT_IS_GONE, ClientLink, Job, Phase
 from antiphon.server.exchange_time import ExchangeTime
+from antiphon.server.guarding import Failing, guard
 from antiphon.server.plan import Plan
 from antiphon.server.retries import Retries
 from antiphon.server.seats import Place
@@ -41,20 +40,12 @@ from antiphon.server.seeking import Seeking
 
 log = structlog.get_logger("antiphon.exchange")
 
-A = TypeVarTuple("A")
+
+def _way_out(self: Exchange) -> Failing:
+    return self.fail_internally
 
 
-def guarded(method: Callable[[Exchange, *A], None]) -> Callable[[Exchange, *A], None]:
-    """A callback whose bug ends its own exchange and nothing else."""
-
-    @wraps(method)
-    def wrapper(self: Exchange, /, *args: *A) -> None:
-        try:
-            method(self, *args)
-        except Exception as error:  # noqa: BLE001 - every bug has this one exit
-            self.fail_internally(error)
-
-    return wrapper
+guarded = guard(_way_out)
 
 
 class Exchange:

@@ -95,16 +95,16 @@ class Inference:
         kept = list(body) if table.may_replan else []
         planned = await self._plan(asked, body)
         del body  # it would stay for as long as the answer takes
-        if (refused := self._refusal(planned, asked)) is not None or isinstance(planned, Fault):
-            await self._refuse(asked, MESSAGES, refused or planned)
+        planned = self._allowed(planned, asked)
+        if isinstance(planned, Fault):
+            await self._refuse(asked, MESSAGES, planned)
             return
         if planned.answers_itself:
             await self._answer_empty(planned, asked)
             return
 
         async def replan(again: list[bytes], aim: Aim) -> Plan | Fault:
-            planned = await self._plan(asked, again, aim=aim)
-            return self._refusal(planned, asked, runs=True) or planned
+            return self._allowed(await self._plan(asked, again, aim=aim), asked, runs=True)
 
         await self._run(planned, MESSAGES, _Again(kept, replan), asked)
 
@@ -116,13 +116,14 @@ class Inference:
         kept = list(body) if self._gateway.backend.table.may_replan else []
         planned = await self._gateway.planning.relay(self._planner(asked), body, path)
         del body
-        if (refused := self._refusal(planned, asked)) is not None or isinstance(planned, Fault):
-            await self._refuse(asked, OPENAI, refused or planned)
+        planned = self._allowed(planned, asked)
+        if isinstance(planned, Fault):
+            await self._refuse(asked, OPENAI, planned)
             return
 
         async def replan(again: list[bytes], aim: Aim) -> Plan | Fault:
             planned = await self._gateway.planning.relay(self._planner(asked), again, path, aim)
-            return self._refusal(planned, asked, runs=True) or planned
+            return self._allowed(planned, asked, runs=True)
 
         await self._run(planned, OPENAI, _Again(kept, replan), asked)
 
@@ -212,8 +213,8 @@ class Inference:
     ) -> Plan | Fault:
         return await self._gateway.planning.plan(self._planner(asked), body, counting=counting, aim=aim)
 
-    def _refusal(self, planned: Plan | Fault, asked: Asked, *, runs: bool = False) -> Fault | None:
-        """Why a plan must not be carried out, whatever the upstreams would say.
+    def _allowed(self, planned: Plan | Fault, asked: Asked, *, runs: bool = False) -> Plan | Fault:
+        """The plan, or why it must not be carried out, whatever the upstreams would say.
 
         `runs`: it is for a request that runs already, which may run on while the gateway drains.
         """
@@ -227,15 +228,13 @@ class Inference:
         if strict and planned.chat.degraded:
             said = f"{planned.chat.degraded[0]}: cannot be carried to this upstream (antiphon-strict)"
             return own_faults.invalid_request(said)
-        return None
+        return planned
 
     async def _refuse(
-        self, asked: Asked, surface: Surface, fault: Fault | Plan, extra: tuple[tuple[bytes, bytes], ...] = ()
+        self, asked: Asked, surface: Surface, fault: Fault, extra: tuple[tuple[bytes, bytes], ...] = ()
     ) -> None:
-        if not isinstance(fault, Fault):
-            raise TypeError("a plan is no refusal")
-        if self._gateway.draining:
-            extra = CLOSE
+        if self._gateway.draining and extra != CLOSE:
+            extra = (*extra, *CLOSE)
         self._gateway.metrics.refused(fault.kind, surface.name)
         log.info(
             "refused",

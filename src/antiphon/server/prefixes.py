@@ -63,6 +63,7 @@ _CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}')
 # An image costs a server some 1,600 tokens however many bytes it has: as much as so many bytes of text.
 _IMAGE = 5600
 _IMAGE_DATA = re.compile(rb"[,\"][A-Za-z0-9+/]{64}")  # as it begins
+_BASE64, _QUOTE = re.compile(rb"base64"), re.compile(rb'"')
 _WITHIN = 256  # bytes after the word base64 (a media type and quotes may come before it)
 
 _read = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -136,7 +137,7 @@ def _linked(head: list[bytes], turns: list[Raw], opening: int) -> Chain:
     for piece in head:  # marks keep their places here, and there are no images
         links.add(piece)
     for number, message in enumerate(turns):
-        text = _unmarked(bytes(message))  # one at a time: an image is in memory once more, not all of them
+        text = _unmarked(memoryview(message))
         size = _size(text)
         if size == len(text):
             links.add(text, number == opening)
@@ -155,7 +156,7 @@ class _Links:
         self._size = 0
         self._last = False  # the last link is that of everything
 
-    def add(self, text: bytes, opens: bool = False) -> None:
+    def add(self, text: bytes | memoryview, opens: bool = False) -> None:
         start, view, hashed = 0, memoryview(text), self._hashed
         for end in range(CHUNK, len(text), CHUNK):
             hashed.update(view[start:end])
@@ -165,7 +166,7 @@ class _Links:
         hashed.update(view[start:])
         self._end(len(text), opens)
 
-    def add_whole(self, text: bytes, size: int, opens: bool) -> None:
+    def add_whole(self, text: bytes | memoryview, size: int, opens: bool) -> None:
         self._hashed.update(text)
         self._end(size, opens)
 
@@ -182,23 +183,24 @@ class _Links:
         return tuple(self._found)
 
 
-def _size(message: bytes) -> int:
+def _size(message: bytes | memoryview) -> int:
     """Its bytes, those of images counted by what they cost. Looks for the ends of data, not through it."""
     size, end = len(message), 0
-    while size > CHUNK and (word := message.find(b"base64", end)) >= 0:
-        data = _IMAGE_DATA.search(message, word, word + _WITHIN)
+    while size > CHUNK and (word := _BASE64.search(message, end)) is not None:
+        data = _IMAGE_DATA.search(message, word.start(), word.start() + _WITHIN)
         if data is None:
-            end = word + _WITHIN  # not the next word: a text may be full of it
+            end = word.start() + _WITHIN  # not the next word: a text may be full of it
             continue
-        end = message.find(b'"', data.end())
-        if end < 0:
+        quote = _QUOTE.search(message, data.end())
+        if quote is None:
             break
+        end = quote.start()
         size -= max(0, end - data.start() - _IMAGE)
     return size
 
 
-def _unmarked(message: bytes) -> bytes:
-    """Without its marks for the cache, as it is sent in the next turn."""
+def _unmarked(message: memoryview) -> bytes | memoryview:
+    """Without its marks for the cache, as it is sent in the next turn. What has none is not copied."""
     if _CACHE_MARK.search(message) is None:
         return message
     parts = _CACHE_MARK.split(message)

@@ -17,6 +17,7 @@ from antiphon.config import Fallbacks, Overrides
 from antiphon.core import own_faults
 from antiphon.core.dialects.quirks import Quirks
 from antiphon.core.parts import Fault
+from antiphon.core.scrub import legible
 
 ALIAS = "claude-"
 """Names with this prefix are published for every model: Claude Code lists no others."""
@@ -155,7 +156,7 @@ class RouteTable(Struct, frozen=True):
                 if target.sends is None:  # names pass through
                     known.update(dict.fromkeys(self.listed.get(target.upstream, ())))
         there = ", ".join(list(known)[:_NAMED]) + (", ..." if len(known) > _NAMED else "")
-        said = f"model: {model} is not served here" + (_THERE_IS + there if there else "")
+        said = f"model: {legible(model, limit=200)} is not served here" + (_THERE_IS + there if there else "")
         return Fault("not_found_error", said, 404)
 
 

@@ -13,9 +13,7 @@ what comes back, is the exchange's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, TypeVarTuple
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -25,6 +23,7 @@ from antiphon.core.parts import Fault
 from antiphon.server.admission import Lease
 from antiphon.server.choosing import Chooser
 from antiphon.server.exchange_terms import Phase
+from antiphon.server.guarding import Failing, guard
 from antiphon.server.plan import Aim, Plan
 from antiphon.server.retries import Retries
 from antiphon.server.seats import Place, Seats
@@ -36,20 +35,12 @@ if TYPE_CHECKING:
 # Seconds for which a request waits where its prompt is warm, while no slot is free elsewhere.
 _LOYAL = 30.0
 
-A = TypeVarTuple("A")
+
+def _way_out(self: Seeking) -> Failing:
+    return self._exchange.fail_internally
 
 
-def guarded(method: Callable[[Seeking, *A], None]) -> Callable[[Seeking, *A], None]:
-    """A callback whose bug ends its own exchange and nothing else."""
-
-    @wraps(method)
-    def wrapper(self: Seeking, /, *args: *A) -> None:
-        try:
-            method(self, *args)
-        except Exception as error:  # noqa: BLE001 - every bug has this one exit
-            self._exchange.fail_internally(error)
-
-    return wrapper
+guarded = guard(_way_out)
 
 
 class Seeking:
