@@ -168,6 +168,61 @@ def test_what_is_counted_ahead_is_what_would_be_served_ahead(waiting, used, weig
     assert queue.in_order(used).index("newcomer") == ahead
 
 
+MOVES = st.one_of(
+    st.tuples(st.just("push"), SHARES, st.sampled_from(list(Priority))),
+    st.tuples(st.just("weigh"), SHARES, st.sampled_from([0.5, 1.0, 3.0])),
+    st.tuples(st.just("use"), SHARES, st.integers(0, 3)),
+    st.tuples(st.just("remove"), st.integers(0, 50)),
+    st.tuples(st.just("pop")),
+)
+
+
+def longest_of(waiting, weights, than, weight):
+    """The shares that wait most for their weight, if it is more than `than` would with one more."""
+    sizes = Counter(share for share, _ in waiting.values())
+    loads = {share: size / weights.get(share, 1.0) for share, size in sizes.items() if share != than}
+    most = max(loads.values(), default=0.0)
+    return {share for share in loads if loads[share] == most} if most > (sizes[than] + 1) / weight else set()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(MOVES, max_size=40), SHARES, st.sampled_from([1.0, 2.0]))
+def test_what_is_asked_again_is_answered_anew_after_every_change(moves, newcomer, weight):
+    queue, waiting, weights, used = FairQueue(), {}, {}, Counter()
+    for number, move in enumerate(moves):
+        match move:
+            case "push", share, priority:
+                queue.push(number, share=share, priority=priority)
+                waiting[number] = share, priority
+            case "weigh", share, heavy:
+                queue.weigh(share, heavy)
+                weights[share] = heavy
+            case "use", share, slots:
+                used[share] = slots
+            case "remove", index if waiting:
+                gone = sorted(waiting)[index % len(waiting)]
+                queue.remove(gone)
+                del waiting[gone]
+            case ("pop",) if waiting:
+                del waiting[queue.pop(used)]
+        loser = queue.newest_of_longest(than=newcomer, weight=weight)
+        longest = longest_of(waiting, weights, newcomer, weight)
+        assert (None if loser is None else waiting[loser][0]) in (longest or {None})
+        if loser is not None:
+            assert loser == max(
+                (n for n in waiting if waiting[n][0] == waiting[loser][0]), key=lambda n: (waiting[n][1], n)
+            )
+        before = queue.ahead_of_newcomer(newcomer, used)
+        assert queue.ahead_of_newcomer(newcomer, used) == before
+        queue.push("newcomer", share=newcomer, priority=Priority.BACKGROUND)
+        assert queue.in_order(used).index("newcomer") == before
+        queue.remove("newcomer")
+        (
+            queue.newest_of_longest(than=newcomer),
+            queue.ahead_of_newcomer(newcomer, used),
+        )  # remembered from here
+
+
 def test_a_weight_that_is_only_thought_of_changes_nothing():
     queue = FairQueue()
     for number in range(8):
