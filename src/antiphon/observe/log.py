@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import sys
 import traceback
 from typing import Any, TextIO, cast
@@ -32,6 +33,9 @@ class _Lines(io.TextIOBase):
             self._stream.flush()
 
 
+_LEVELS = logging.getLevelNamesMapping()
+
+
 class _Threshold:
     """Drops what is below the level. Loggers are cached with it, so that the level can change under them."""
 
@@ -41,7 +45,7 @@ class _Threshold:
     def __call__(
         self, logger: Any, method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        if logging.getLevelNamesMapping()[method.upper()] < self.number:
+        if _LEVELS[method.upper()] < self.number:
             raise structlog.DropEvent
         return event
 
@@ -49,9 +53,31 @@ class _Threshold:
 _threshold = _Threshold()
 
 
+def _pair(key: str, value: object) -> str:
+    return f"{key}={_word(value)}"
+
+
+def _word(value: object) -> str:
+    """As it is, if it is one printable word: nothing may look like the next value, or the next line."""
+    if isinstance(value, str) and value.isprintable() and not _BREAKS.search(value):
+        return value
+    return repr(value)
+
+
+_BREAKS = re.compile(r"""[\s='"]""")
+# Into a file or a pipe: as on a terminal, but for the colours, which the usual columns take their time for
+# even where there are none. Every request is a line, also the one that is turned away.
+_PLAIN = [
+    structlog.dev.Column("", _pair),
+    structlog.dev.Column("timestamp", lambda key, value: str(value)),
+    structlog.dev.Column("level", lambda key, value: f"[{value:<9}]"),
+    structlog.dev.Column("event", lambda key, value: f"{value:<30}"),
+]
+
+
 def set_level(level: str) -> None:
     """From now on. `level` is a name of the standard library's."""
-    number = logging.getLevelNamesMapping()[level.upper()]
+    number = _LEVELS[level.upper()]
     _threshold.number = number
     logging.getLogger().setLevel(max(number, logging.WARNING))
 
@@ -63,11 +89,13 @@ def configure(*, level: str, as_json: bool) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    renderer: structlog.typing.Processor
+    if as_json:
+        renderer = structlog.processors.JSONRenderer()
+    elif sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer(colors=True)
+    else:
+        renderer = structlog.dev.ConsoleRenderer(columns=_PLAIN)
     told = [*shared, structlog.processors.format_exc_info] if as_json else shared
     structlog.configure(
         processors=[_threshold, *told, renderer],

@@ -52,7 +52,8 @@ class EdgeHost(Protocol):
 class EdgeProtocol(HttpToolsProtocol):
     """One client connection."""
 
-    listener: LinkListener | None = None
+    _listener: LinkListener | None = None
+    _heard_of = False  # if it vanishes: the kernel looks after it
     # What the client owes us: "headers", "body", the "end" of a connection that was refused, or nothing.
     _waiting_for: str | None = "headers"
     _since = 0.0
@@ -67,6 +68,18 @@ class EdgeProtocol(HttpToolsProtocol):
         return self.config.app  # type: ignore[return-value]  # uvicorn types it as any ASGI application
 
     # --- the link: what an exchange uses ---
+
+    @property
+    def listener(self) -> LinkListener | None:
+        """Who is told what the client does, while an exchange runs."""
+        return self._listener
+
+    @listener.setter
+    def listener(self, listener: LinkListener | None) -> None:
+        self._listener = listener
+        if listener is not None and not self._heard_of:
+            self._heard_of = True
+            self._notice_vanishing()
 
     @property
     def paused(self) -> bool:
@@ -108,18 +121,10 @@ class EdgeProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._since = self.host.clock()
         self.host.edges.add(self)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-                if hasattr(socket, option):
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_AFTER_MS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.host.edges.discard(self)
-        listener, self.listener = self.listener, None
+        listener, self._listener = self._listener, None
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         if listener is not None:
@@ -151,14 +156,14 @@ class EdgeProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._paused_since = self.host.clock()
-        if self.listener is not None:
-            self.listener.on_client_paused()
+        if self._listener is not None:
+            self._listener.on_client_paused()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._paused_since = None
-        if self.listener is not None:
-            self.listener.on_client_resumed()
+        if self._listener is not None:
+            self._listener.on_client_resumed()
 
     # --- the parser's callbacks ---
 
@@ -257,6 +262,21 @@ class EdgeProtocol(HttpToolsProtocol):
         self._waiting_for = what
         self._since = self.host.clock()
         self._unread = 0
+
+    def _notice_vanishing(self) -> None:
+        """Have the kernel find out that the client is gone without a FIN, whether it is sent anything or not.
+
+        From the first exchange on: before one, and between two, time limits of our own end what says nothing,
+        and most connections that are turned away need not pay for this.
+        """
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+                if hasattr(socket, option):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_AFTER_MS)
 
     def _disconnect_cycle(self) -> None:
         """Whatever the application still says to this request goes nowhere."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from antiphon.config import is_loopback
@@ -89,6 +90,7 @@ def _hostname(host: str) -> str:
     return host.partition(":")[0]
 
 
+@lru_cache(maxsize=1024)
 def _is_this_machine(address: str) -> bool:
     """A peer's address. What is none (a Unix socket, a test's own transport) has not crossed a network."""
     try:
