@@ -54,6 +54,7 @@ from antiphon.server.coordination.protocol import (
     Renew,
 )
 from antiphon.server.coordination.timers import Timers
+from antiphon.server.coordination.turned_down import TurnedDown
 from antiphon.server.fairness import Priority
 
 Policy: TypeAlias = Literal["local_share", "closed"]
@@ -122,6 +123,7 @@ class SharedSlots(Slots):
         self._stalled: float | None = None  # when a stall was noticed that may have cost our leases
         # A report of the upstream's, and the operation whose answer says what others explain of it.
         self._busy: tuple[int, Operation] | None = None
+        self._turned_down = TurnedDown()
         self._timers = Timers()
 
     # --- life ---
@@ -184,8 +186,10 @@ class SharedSlots(Slots):
         return ticket
 
     def would_refuse(self, *, share: str = "", weight: float = 1.0) -> bool:
-        """As `Slots.would_refuse`. What only the coordinator knows, a full queue of all, it cannot tell."""
+        """As `Slots.would_refuse`. Of a full queue of all it knows what the coordinator said a moment ago."""
         if self._alone and self._policy == "closed":
+            return True
+        if not self._alone and self._turned_down.holds(share, self._clock()):
             return True
         return super().would_refuse(share=share, weight=weight)
 
@@ -373,6 +377,8 @@ class SharedSlots(Slots):
             if ticket is not None:
                 del self._ticket_keys[ticket], self._priorities[key]
                 self._queue.remove(ticket)
+                drains_in = self._queue_limit * self._hold / max(1, self._limit)
+                self._turned_down.note(ticket.share, self._clock(), drains_in)
                 ticket._displace()
 
     def _certain(self) -> bool:
