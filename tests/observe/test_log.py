@@ -136,6 +136,40 @@ def test_a_bug_is_a_traceback_without_what_it_said(said, as_json) -> None:
         assert line["level"] == "error"
 
 
+@pytest.mark.parametrize("on_a_terminal", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("logger", [structlog.get_logger, lambda: logging.getLogger("uvicorn.error")])
+def test_no_exception_tells_what_it_said_or_what_its_frames_hold(
+    monkeypatch, said, as_json, on_a_terminal, logger
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_a_terminal)
+    configure(level="info", as_json=as_json)
+    try:
+        try:
+            fail_with_content()
+        except ValueError as cause:
+            raise RuntimeError(f"because of {SECRET}") from cause
+    except RuntimeError as error:
+        try:
+            raise ExceptionGroup(SECRET, [error])
+        except ExceptionGroup:
+            logger().exception("it failed")
+    text = said()
+    assert SECRET not in text
+    for told in ("it failed", "ValueError", "RuntimeError", "ExceptionGroup", "in fail_with_content"):
+        assert told in text
+
+
+def test_values_stay_one_word_and_one_line(said) -> None:
+    configure(level="info", as_json=False)
+    structlog.get_logger().info(
+        "x", a="two words", b="a\nline=b", c="\x1b[31m", d=1.5, e=None, f="plain", g=""
+    )
+    assert said().rstrip("\n").partition("x  ")[2].strip() == (
+        "a='two words' b='a\\nline=b' c='\\x1b[31m' d=1.5 e=None f=plain g="
+    )
+
+
 def test_a_reader_that_is_gone_ends_nothing(monkeypatch, said) -> None:
     class Broken(io.StringIO):
         def write(self, text: str) -> int:

@@ -1,7 +1,8 @@
 """How this process logs: structlog, one line an event, for people or as JSON.
 
 Owns the format and the bridge from the standard library's loggers. Values that could be secret never
-reach it: records have no fields for them.
+reach it: records have no fields for them, and of an exception only its type and where it was raised are
+told. A message may quote what a client said, and a frame's variables hold keys and prompts.
 """
 
 from __future__ import annotations
@@ -82,6 +83,29 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(max(number, logging.WARNING))
 
 
+def _told(error: BaseException | None) -> str:
+    """Where it was raised and of what type it is, with what caused it. Only the system's errors say what."""
+    if error is None:
+        return ""
+    before = error.__cause__ if error.__suppress_context__ or error.__cause__ else error.__context__
+    earlier = f"{_told(before)}\nand then:\n" if before is not None else ""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    named = f"{type(error).__qualname__}: {error}" if isinstance(error, OSError) else type(error).__qualname__
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return f"{earlier}{frames}" + "\nof it:\n".join((named, *map(_told, parts)))
+
+
+def _text_of(exc_info: structlog.typing.ExcInfo) -> str:
+    return _told(exc_info[1])
+
+
+def _write_below(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    stream.write(f"\n{_text_of(exc_info)}")
+
+
+_with_exception = structlog.processors.ExceptionRenderer(_text_of)
+
+
 def configure(*, level: str, as_json: bool) -> None:
     """Set up logging for the process, to standard error. `level` is a name of the standard library's."""
     shared: list[structlog.typing.Processor] = [
@@ -93,10 +117,10 @@ def configure(*, level: str, as_json: bool) -> None:
     if as_json:
         renderer = structlog.processors.JSONRenderer()
     elif sys.stderr.isatty():
-        renderer = structlog.dev.ConsoleRenderer(colors=True)
+        renderer = structlog.dev.ConsoleRenderer(colors=True, exception_formatter=_write_below)
     else:
-        renderer = structlog.dev.ConsoleRenderer(columns=_PLAIN)
-    told = [*shared, structlog.processors.format_exc_info] if as_json else shared
+        renderer = structlog.dev.ConsoleRenderer(columns=_PLAIN, exception_formatter=_write_below)
+    told = [*shared, _with_exception] if as_json else shared
     structlog.configure(
         processors=[_threshold, *told, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
@@ -108,7 +132,7 @@ def configure(*, level: str, as_json: bool) -> None:
         structlog.stdlib.ProcessorFormatter(
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *([structlog.processors.format_exc_info] if as_json else []),
+                *([_with_exception] if as_json else []),
                 renderer,
             ],
             foreign_pre_chain=shared,
@@ -121,5 +145,4 @@ def configure(*, level: str, as_json: bool) -> None:
 
 def log_bug(log: Any, error: BaseException, *, request_id: str) -> None:
     """One traceback for a bug of ours. Its message stays out: it may quote what a client said."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("internal", request_id=request_id, error=type(error).__name__, traceback=frames)
+    log.error("internal", request_id=request_id, error=type(error).__name__, traceback=_told(error))
