@@ -1,30 +1,41 @@
 """Who is next: a bounded queue that is fair between shares and ordered inside one.
 
 Owns the order and nothing else; pure, no clock. A *share* is whoever waits together (an API key, a Claude
-Code session, an address). The next slot goes to the share that uses the fewest slots for its weight; among
-equals, to the one that was served longest ago. Inside a share, interactive requests go before background
-ones, and each kind in order of arrival.
+Code session, an address).
+
+Between shares there are two rules. Who uses less than its part of the slots goes before who uses that or
+more: so slots that are held for long are shared too, not only requests. Among those, whose *turn* comes
+first: each grant puts a share's next turn further back, by 1 for weight 1 and by 1/3 for weight 3. So
+weights hold also where a part is less than one slot. Who was away has no claim to the turns it missed.
+
+Inside a share, interactive requests go before background ones, but not before one that has seen `PATIENCE`
+others come. Each kind goes in order of arrival.
 
     queue = FairQueue()
     queue.weigh("key-a", 2.0)
     queue.push(ticket, share="key-a", priority=Priority.INTERACTIVE)
-    queue.pop(used={"key-a": 3, "key-b": 0})   -> the next ticket, or None
-    queue.remove(ticket)                       -> left the queue: costs nothing, wakes nobody
+    queue.pop(used={"key-a": 3, "key-b": 0}, slots=8)   -> the next ticket, or None
+    queue.remove(ticket)                                -> left the queue: costs nothing, wakes nobody
+
+The rules are written twice: `coordination.redis_scripts` has them in Lua. So everything that is compared is
+a whole number, which both languages compute alike.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import IntEnum
-from heapq import nlargest
-from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from heapq import nsmallest
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 T = TypeVar("T")
+
+TURN: Final = 720_720  # how far one grant puts a share of weight 1 back; divisible by 1 to 16
+PATIENCE: Final = 64  # so many may come, of whatever share, before a background request is like any other
+REMEMBERED: Final = 1024  # shares whose next turn is remembered while they do not wait
 
 
 class Priority(IntEnum):
@@ -40,60 +51,32 @@ class _Place(Struct, frozen=True):
 
 
 class _Line(Generic[T]):
-    """Who waits of one share. `number` grows from line to line."""
+    """Who waits of one share, with the number of their arrival. `due` is when its turn is."""
 
-    __slots__ = ("kinds", "number", "size")
+    __slots__ = ("due", "kinds", "size")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, due: int) -> None:
+        self.due = due
         self.size = 0
-        self.kinds: dict[Priority, OrderedDict[T, None]] = {}
+        self.kinds: tuple[OrderedDict[T, int], OrderedDict[T, int]] = (OrderedDict(), OrderedDict())
 
-    def first(self) -> T:
-        return next(iter(next(self.kinds[kind] for kind in sorted(self.kinds) if self.kinds[kind])))
+    def first(self) -> tuple[int, T]:
+        """Who is next of them, and the number of its arrival."""
+        heads = [next(iter(kind.items())) for kind in self.kinds if kind]
+        item, number = heads[0]
+        if len(heads) > 1 and heads[1][1] + PATIENCE < number:
+            item, number = heads[1]
+        return number, item
 
     def newest(self) -> T:
         """The last to come of those who are served last."""
-        kinds = sorted(self.kinds, reverse=True)
-        return next(reversed(next(self.kinds[kind] for kind in kinds if self.kinds[kind])))
+        return next(reversed(self.kinds[Priority.BACKGROUND] or self.kinds[Priority.INTERACTIVE]))
 
-
-class _Standing(NamedTuple):
-    """A share in numbers: slots in use, weight, how many wait; `rank`: who is first among equals."""
-
-    used: int
-    weight: float
-    waits: int
-    rank: tuple[int, float]
-
-    def load(self, served: int) -> float:
-        return (self.used + served) / self.weight
-
-    def ahead_of_the_next(self, other: _Standing) -> int:
-        """How many of this line are served before one who came to the end of the other now.
-
-        Counted, not played through: it is asked for every request, and queues are long when many come.
-        """
-        if self.weight == other.weight:
-            reach = other.used + other.waits - self.used
-            if reach < 0 or reach >= self.waits:
-                return min(self.waits, max(0, reach))
-            # One more has the same load, as have those before them, back to the end of the shorter line.
-            return reach + (reach < other.waits or (reach == other.waits and self.rank < other.rank))
-        # As many as have a smaller load; the one or two at its edge are compared in full.
-        ahead = min(self.waits, max(0, math.floor(other.load(other.waits) * self.weight - self.used) - 1))
-        while ahead < self.waits and self._goes_before(ahead, other, other.waits):
-            ahead += 1
-        return ahead
-
-    def _goes_before(self, mine: int, other: _Standing, theirs: int) -> bool:
-        """Whether the one behind `mine` of this line is served before the one behind `theirs` there."""
-        while self.load(mine) == other.load(theirs):
-            # Equals: whose line was served longest ago, which is whose last one had been first.
-            if not mine or not theirs:
-                return self.rank < other.rank if mine == theirs else not mine
-            mine, theirs = mine - 1, theirs - 1
-        return self.load(mine) < other.load(theirs)
+    def copy(self) -> _Line[T]:
+        twin: _Line[T] = _Line(self.due)
+        twin.size = self.size
+        twin.kinds = (self.kinds[0].copy(), self.kinds[1].copy())
+        return twin
 
 
 class FairQueue(Generic[T]):
@@ -103,12 +86,12 @@ class FairQueue(Generic[T]):
         self._weights: dict[str, float] = {}  # of the shares that do not weigh 1
         self._lines: dict[str, _Line[T]] = {}
         self._places: dict[T, _Place] = {}
-        self._served: OrderedDict[str, int] = OrderedDict()  # shares by when they were last served
-        self._numbers = count()
+        self._due: dict[str, int] = {}  # when the turn is of those that were served
+        self._turn = 0  # whose turn it was last
+        self._arrivals = 0
         # What refusals ask again and again while a full queue stands still; gone with every change.
         self._longest: list[tuple[float, str]] | None = None
         self._ahead: dict[tuple[str, float], int] = {}
-        self._ahead_with: Mapping[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -132,8 +115,9 @@ class FairQueue(Generic[T]):
         self._changed()
         line = self._lines.get(share)
         if line is None:
-            line = self._lines[share] = _Line(next(self._numbers))
-        line.kinds.setdefault(priority, OrderedDict())[item] = None
+            line = self._lines[share] = _Line(self._start(share))
+        self._arrivals += 1
+        line.kinds[priority][item] = self._arrivals
         line.size += 1
         self._places[item] = _Place(share, priority)
 
@@ -150,98 +134,116 @@ class FairQueue(Generic[T]):
             del self._lines[place.share]
         return True
 
-    def pop(self, used: Mapping[str, int]) -> T | None:
-        """Take out who is next, given how many slots each share uses now. None if nobody waits."""
-        share = self._next_share(used)
-        if share is None:
+    def pop(self, used: Mapping[str, int], slots: int) -> T | None:
+        """Take out who is next. None if nobody waits.
+
+        `used`: how many of the `slots` each share uses now; who is not named uses none.
+        """
+        if not self._lines:
             return None
-        item = self._lines[share].first()
+        share = next(iter(self._lines)) if len(self._lines) == 1 else self._next_share(used, slots)
+        line = self._lines[share]
+        item = line.first()[1]
+        # Up to a whole turn is kept for it that it could not take, because it used its part already.
+        line.due = max(line.due, self._turn - TURN)
+        self._turn = max(self._turn, line.due)
+        line.due += _step(self.weight(share))
+        self._remember(share, line.due)
         self.remove(item)
-        self._served.pop(share, None)
-        self._served[share] = next(self._numbers)
-        # Who neither waits nor was served lately has no claim to remember.
-        while len(self._served) > 2 * (len(self._lines) + 64):
-            self._served.popitem(last=False)
         return item
 
-    def ahead_of_newcomer(self, share: str, used: Mapping[str, int], weight: float | None = None) -> int:
-        """How many would be served before one of this share who came now.
+    def ahead_of_newcomer(self, share: str, weight: float | None = None) -> int:
+        """How many would be served before one of this share who came now, if they had one slot after another.
 
         `weight` is what the newcomer's share would weigh from then on; None: what it weighs now.
         """
-        if used != self._ahead_with:
-            self._ahead.clear()
-            self._ahead_with = dict(used)
         weight = self.weight(share) if weight is None else weight
-        # Whoever has no slot, no place and no past stands where everybody does who comes for the first time.
-        known = share in self._lines or share in self._served or share in used
+        # Whoever has no place and no past stands where everybody does who comes for the first time.
+        known = share in self._lines or share in self._due
         key = (share if known else "", weight)
         ahead = self._ahead.get(key)
         if ahead is None:
-            mine = self._standing(share, used)._replace(weight=weight)
-            ahead = self._ahead[key] = mine.waits + sum(
-                self._standing(other, used).ahead_of_the_next(mine) for other in self._lines if other != share
+            line = self._lines.get(share)
+            waits, due = (0, self._start(share)) if line is None else (line.size, line.due)
+            due += waits * _step(weight)
+            ahead = self._ahead[key] = waits + sum(
+                # Among equals who came first, which a newcomer never did.
+                min(other.size, max(0, (due - other.due) // _step(self.weight(name)) + 1))
+                for name, other in self._lines.items()
+                if name != share
             )
         return ahead
 
-    def newest_of_longest(self, *, than: str, weight: float | None = None) -> T | None:
-        """The last to come of the share that waits most for its weight, if it is longer than `than` would be.
+    def newest_of_longest(
+        self, *, than: str, weight: float | None = None, priority: Priority = Priority.INTERACTIVE
+    ) -> T | None:
+        """Who gives way to a newcomer of the share `than`: None if nobody does.
 
-        `weight` is what share `than` would weigh from now on; None: what it weighs now.
+        The last to come of the share that waits most for its weight, if it is longer than `than` would be;
+        else, for an interactive request, the last background one of its own share. `weight` is what `than`
+        would weigh from now on; None: what it weighs now.
         """
         if self._longest is None:
-            loads = (
-                (line.size / self.weight(share), -line.number, share) for share, line in self._lines.items()
-            )
-            self._longest = [(load, share) for load, _, share in nlargest(2, loads)]
+            loads = ((-line.size / self.weight(share), share) for share, line in self._lines.items())
+            self._longest = [(-load, share) for load, share in nsmallest(2, loads)]
         weight = self.weight(than) if weight is None else weight
-        mine = (self._size(than) + 1) / weight
+        own = self._lines.get(than)
+        mine = ((0 if own is None else own.size) + 1) / weight
         for load, share in self._longest:
-            if share != than:
-                return self._lines[share].newest() if load > mine else None
+            if share != than and load > mine:
+                return self._lines[share].newest()
+        if own is not None and priority < Priority.BACKGROUND and own.kinds[Priority.BACKGROUND]:
+            return own.newest()
         return None
 
-    def in_order(self, used: Mapping[str, int]) -> list[T]:
-        """Everybody who waits, in the order in which they would be served if nothing else came or ended."""
+    def in_order(self) -> list[T]:
+        """Everybody who waits, in the order of their turns: as if on one slot, and nobody else came."""
         copy: FairQueue[T] = FairQueue()
         copy._weights = self._weights
-        copy._numbers = self._numbers
-        copy._served = OrderedDict(self._served)
-        for name, line in self._lines.items():
-            for priority, items in line.kinds.items():
-                for waiting in items:
-                    copy.push(waiting, share=name, priority=priority)
-        counted = dict(used)
+        copy._lines = {share: line.copy() for share, line in self._lines.items()}
+        copy._places = dict(self._places)
         order: list[T] = []
-        while True:
-            share = copy._next_share(counted)
-            item = copy.pop(counted)
-            if item is None or share is None:
-                return order
-            counted[share] = counted.get(share, 0) + 1
-            order.append(item)
+        while copy._lines:
+            share = copy._next_share({}, 1)
+            line = copy._lines[share]
+            line.due += _step(copy.weight(share))
+            order.append(line.first()[1])
+            copy.remove(order[-1])
+        return order
 
     def _changed(self) -> None:
         self._longest = None
         self._ahead.clear()
 
-    def _size(self, share: str) -> int:
-        line = self._lines.get(share)
-        return 0 if line is None else line.size
+    def _start(self, share: str) -> int:
+        """When the turn is of a share that begins to wait now."""
+        return max(self._turn, self._due.get(share, 0))
 
-    def _standing(self, share: str, used: Mapping[str, int]) -> _Standing:
-        line = self._lines.get(share)
-        size, number = (0, math.inf) if line is None else (line.size, line.number)
-        rank = (self._served.get(share, -1), number)
-        return _Standing(used.get(share, 0), self._weights.get(share, 1.0), size, rank)
+    def _remember(self, share: str, due: int) -> None:
+        self._due[share] = due
+        if len(self._due) > REMEMBERED:
+            # Whose turn is past stands where a share stands that comes for the first time.
+            self._due = {other: turn for other, turn in self._due.items() if turn > self._turn}
+            while len(self._due) > REMEMBERED:
+                self._due.pop(min(self._due, key=lambda other: self._due[other]))
 
-    def _next_share(self, used: Mapping[str, int]) -> str | None:
-        if len(self._lines) <= 1:
-            return next(iter(self._lines), None)
-        return min(
-            self._lines,
-            key=lambda share: (
-                used.get(share, 0) / self._weights.get(share, 1.0),
-                self._served.get(share, -1),
-            ),
-        )
+    def _next_share(self, used: Mapping[str, int], slots: int) -> str:
+        heavy = {share: _whole(self.weight(share)) for share in {*self._lines, *used}}
+        all_of_them = sum(heavy.values())
+
+        def rank(share: str) -> tuple[bool, int, int]:
+            line = self._lines[share]
+            has_its_part = used.get(share, 0) * all_of_them >= slots * heavy[share]
+            return has_its_part, line.due, line.first()[0]
+
+        return min(self._lines, key=rank)
+
+
+def _step(weight: float) -> int:
+    """How far a grant puts a share back."""
+    return max(1, int(TURN / weight + 0.5))
+
+
+def _whole(weight: float) -> int:
+    """A weight in thousandths."""
+    return max(1, int(weight * 1000 + 0.5))

@@ -19,9 +19,11 @@ from antiphon.server.coordination.protocol import (
 )
 from antiphon.server.coordination.redis_scripts import KEY_NAMES, SCRIPTS
 from antiphon.server.coordination.room import Room
+from antiphon.server.fairness import PATIENCE
 
 TTL = 600_000  # milliseconds: nothing runs out
-SHARES = [f"{number:016x}" for number in (1, 10, 11)]
+SHARES = [f"{number:016x}" for number in (1, 10, 11, 12, 13, 14)]
+WEIGHTS = (1.0, 1.0, 1.0, 0.3, 2.0, 7.0)
 
 
 class Scripts:
@@ -70,18 +72,16 @@ def test_the_same_operations_have_the_same_answers(redis_server, seed) -> None:
 
         for gateway in epochs:
             register(gateway)
-            for share in SHARES:  # from here on each share has its turn: no ties
-                both(gateway, Acquire(Claim(f"{gateway}:{share}", share)))
-                both(gateway, Release([f"{gateway}:{share}"]))
-        for _ in range(120):
+        for _ in range(250):
             gateway = choose.choice(list(epochs))
             act = choose.random()
             if act < 0.5:
                 number += 1
-                weight = 2.0 if choose.random() < 0.1 else 1.0
-                claim = Claim(f"{gateway}:{number}", choose.choice(SHARES), weight, choose.choice((0, 0, 1)))
+                which = choose.randrange(len(SHARES))
+                weight = WEIGHTS[which] if choose.random() < 0.9 else 1.5
+                claim = Claim(f"{gateway}:{number}", SHARES[which], weight, choose.choice((0, 0, 1)))
                 keys[gateway].append(claim)
-                both(gateway, Acquire(claim))
+                both(gateway, Acquire(claim, queue_limit=choose.choice((12, 12, 1000))))
             elif act < 0.8 and keys[gateway]:
                 claim = keys[gateway].pop(choose.randrange(len(keys[gateway])))
                 both(gateway, Release([claim.key], active=choose.randrange(3)))
@@ -116,10 +116,33 @@ def test_a_full_queue_displaces_the_same(redis_server) -> None:
             assert acquire("g1:1", SHARES[0]).granted == ["g1:1"]
             for number, priority in ((2, 1), (3, 0), (4, 0)):
                 assert acquire(f"g1:{number}", SHARES[0], priority).displaced == []
-            assert acquire("g1:5", SHARES[0]).displaced == ["g1:5"]
-            assert acquire("g1:6", SHARES[1]).displaced == ["g1:2"]  # in the background, so the last to go
-            assert acquire("g1:7", SHARES[1]).displaced == ["g1:7"]  # it would wait as much as the other
-            assert acquire("g1:8", SHARES[2]).displaced == ["g1:4"]
+            assert acquire("g1:5", SHARES[0], 1).displaced == ["g1:5"]
+            assert acquire("g1:6", SHARES[0]).displaced == ["g1:2"]  # in the background, so the last to go
+            assert acquire("g1:7", SHARES[0]).displaced == ["g1:7"]
+            assert acquire("g1:8", SHARES[1]).displaced == ["g1:6"]
+            assert acquire("g1:9", SHARES[1]).displaced == ["g1:9"]  # it would wait as much as the other
+            assert acquire("g1:10", SHARES[2]).displaced == ["g1:4"]
+
+
+def test_a_background_request_is_served_after_as_many_others(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        served = []
+        for side in (Scripts(client), Room(born="r", calm=200_000)):
+
+            def apply(operation, side=side) -> list[str]:
+                answer = side.apply("g1", 1, TTL, operation, 1000)
+                return (answer[0] if isinstance(answer, tuple) else answer).granted
+
+            apply(Register(limit=1))
+            order = apply(Acquire(Claim("g1:held", SHARES[0])))
+            apply(Acquire(Claim("g1:title", SHARES[0], 1.0, 1)))
+            for number in range(2 * PATIENCE):
+                apply(Acquire(Claim(f"g1:{number}", SHARES[0])))
+                apply(Acquire(Claim(f"g1:b{number}", SHARES[0])))
+                order += apply(Release([order[-1]]))
+            served.append(order)
+        assert served[0] == served[1]
+        assert served[0].index("g1:title") == PATIENCE + 1
 
 
 def test_what_is_missing_is_put_back_or_lost(redis_server) -> None:

@@ -6,15 +6,15 @@ they lie in one slot of a cluster.
 
 Keys of one upstream (KEYS, in this order):
 
-    meta      hash   born, made, seen, calm, limit, limit_set, turn
+    meta      hash   born, made, seen, calm, limit, limit_set, arrivals, turn
     gateways  zset   gateway -> when it expires (milliseconds)
     epochs    hash   gateway -> epoch
     actives   hash   gateway -> leases that have begun to answer
     leases    zset   key -> when it expires (as its gateway does; later where it lingers)
     shares    hash   key of a lease -> share
-    queue     zset   share (16 digits) priority (1) turn (14) key, all with score 0: ordered as text
+    queue     zset   share (16 digits) priority (1) arrival (14) key, all with score 0: ordered as text
     places    hash   key that waits -> its member of the queue
-    served    zset   share -> the turn in which it was last served
+    served    zset   share -> when its next turn is
     weights   hash   share -> weight, where it is not 1
 
 ARGV: gateway, epoch, TTL (milliseconds), the operation (JSON), how long calm lasts after an empty start
@@ -107,18 +107,44 @@ end
 
 local function weight(share) return tonumber(call('HGET', weights, share) or 1) end
 
--- As FairQueue: the fewest slots for its weight, then served longest ago, then who came first.
+-- As in `fairness`, with the same numbers.
+local TURN, PATIENCE, REMEMBERED = 720720, 64, 1024
+local function step(its_weight) return math.max(1, math.floor(TURN / its_weight + 0.5)) end
+local function whole(its_weight) return math.max(1, math.floor(its_weight * 1000 + 0.5)) end
+local function turn() return tonumber(call('HGET', meta, 'turn') or 0) end
+local function due(share) return tonumber(call('ZSCORE', served, share) or 0) end
+local function came(member) return tonumber(string.sub(member, 18, 31)) end
+local function waits(share) return call('ZLEXCOUNT', queue, '[' .. share, '(' .. share .. '\255') end
+
+-- The share begins to wait.
+local function begin(share) call('ZADD', served, math.max(turn(), due(share)), share) end
+
+-- Who is next of a share: a background request that has seen many others come is like any other.
+local function first(share, member)
+  if string.sub(member, 17, 17) ~= '0' then return member end
+  local other = call('ZRANGEBYLEX', queue, '[' .. share .. '1', '(' .. share .. '2', 'LIMIT', 0, 1)[1]
+  if other and came(other) + PATIENCE < came(member) then return other end
+  return member
+end
+
+-- Who uses less than its part of the slots, then whose turn is first, then who came first.
 local function next_member(used)
-  local best, best_load, best_turn, best_came
+  local heavy, all_of_them, heads = {}, 0, {}
   each_share(function(share, member)
-    local load = (used[share] or 0) / weight(share)
-    local turn = tonumber(call('ZSCORE', served, share) or -1)
-    local came = string.sub(member, 18, 31)
-    if not best or load < best_load
-      or (load == best_load and (turn < best_turn or (turn == best_turn and came < best_came))) then
-      best, best_load, best_turn, best_came = member, load, turn, came
-    end
+    heads[share] = first(share, member)
+    heavy[share] = whole(weight(share))
   end)
+  for share, _ in pairs(used) do heavy[share] = heavy[share] or whole(weight(share)) end
+  for _, its_weight in pairs(heavy) do all_of_them = all_of_them + its_weight end
+  local best, best_part, best_due, best_came
+  for share, member in pairs(heads) do
+    local part = (used[share] or 0) * all_of_them >= limit * heavy[share] and 1 or 0
+    local its_due, its_came = due(share), came(member)
+    if not best or part < best_part or (part == best_part
+      and (its_due < best_due or (its_due == best_due and its_came < best_came))) then
+      best, best_part, best_due, best_came = member, part, its_due, its_came
+    end
+  end
   return best
 end
 
@@ -130,8 +156,16 @@ end
 
 local function serve(key, share)
   hold(key, share, call('ZSCORE', gateways, of(key)))
-  call('ZADD', served, call('HINCRBY', meta, 'turn', 1), share)
-  call('ZREMRANGEBYRANK', served, 0, -1025)  -- who was not served lately has no claim to remember
+  local was = turn()
+  local its_due = math.max(due(share), was - TURN)
+  if its_due > was then call('HSET', meta, 'turn', string.format('%.0f', its_due)) end
+  call('ZADD', served, its_due + step(weight(share)), share)
+  if call('ZCARD', served) > REMEMBERED then
+    for _, other in ipairs(call('ZRANGEBYSCORE', served, '-inf', math.max(was, its_due))) do
+      if waits(other) == 0 then call('ZREM', served, other) end
+    end
+    call('ZREMRANGEBYRANK', served, 0, -REMEMBERED - 1)
+  end
   add(granted, key)
 end
 
@@ -151,16 +185,18 @@ local function grant()
   end
 end
 
-local function newest_of_longest(than)
-  local longest, most, than_size = nil, nil, 0
+-- Who gives way to a newcomer of this share, if anybody does.
+local function newest_of_longest(than, priority)
+  local longest, most
   each_share(function(share)
-    local size = call('ZLEXCOUNT', queue, '[' .. share, '(' .. share .. '\255')
-    if share == than then than_size = size end
-    local load = size / weight(share)
-    if not most or load > most then longest, most = share, load end
+    local load = waits(share) / weight(share)
+    if share ~= than and (not most or load > most) then longest, most = share, load end
   end)
-  if not longest or longest == than or most <= (than_size + 1) / weight(than) then return nil end
-  return call('ZREVRANGEBYLEX', queue, '(' .. longest .. '\255', '[' .. longest, 'LIMIT', 0, 1)[1]
+  if longest and most > (waits(than) + 1) / weight(than) then
+    return call('ZREVRANGEBYLEX', queue, '(' .. longest .. '\255', '[' .. longest, 'LIMIT', 0, 1)[1]
+  end
+  if priority > 0 then return nil end
+  return call('ZREVRANGEBYLEX', queue, '(' .. than .. '2', '[' .. than .. '1', 'LIMIT', 0, 1)[1]
 end
 
 local function wait(key, share, its_weight, priority, queue_limit)
@@ -170,14 +206,17 @@ local function wait(key, share, its_weight, priority, queue_limit)
     call('HDEL', weights, share)
   end
   local waiting = call('ZCARD', queue)
-  if waiting == 0 and now >= calm and call('ZCARD', leases) < limit then return serve(key, share) end
-  if waiting >= queue_limit then
-    local loser = newest_of_longest(share)
+  local now_free = waiting == 0 and now >= calm and call('ZCARD', leases) < limit
+  if not now_free and waiting >= queue_limit then
+    local loser = newest_of_longest(share, priority)
     if not loser then return add(displaced, key) end
     forget(string.sub(loser, 32))
     add(displaced, string.sub(loser, 32))
   end
-  local member = share .. priority .. string.format('%014d', call('HINCRBY', meta, 'turn', 1)) .. key
+  local arrival = call('HINCRBY', meta, 'arrivals', 1)
+  if waits(share) == 0 then begin(share) end
+  if now_free then return serve(key, share) end
+  local member = share .. priority .. string.format('%014d', arrival) .. key
   call('ZADD', queue, 0, member)
   call('HSET', places, key, member)
 end

@@ -223,7 +223,7 @@ class Room:
     def _wait(self, claim: Claim, queue_limit: int) -> None:
         self._queue.weigh(claim.share, claim.weight)
         if len(self._waiting) >= queue_limit:
-            loser = self._queue.newest_of_longest(than=claim.share)
+            loser = self._queue.newest_of_longest(than=claim.share, priority=Priority(claim.priority))
             gone = claim.key if loser is None else loser
             self._forget(gone)
             self._displaced.setdefault(_of(gone), []).append(gone)
@@ -236,7 +236,7 @@ class Room:
         if now < self._calm_until:
             return
         while self._waiting and len(self._leases) < self._limit:
-            key = self._queue.pop(Counter(self._leases.values()))
+            key = self._queue.pop(Counter(self._leases.values()), self._limit)
             if key is None:
                 return
             self._leases[key] = self._waiting.pop(key)
