@@ -124,6 +124,21 @@ def test_a_full_queue_displaces_the_same(redis_server) -> None:
             assert acquire("g1:10", SHARES[2]).displaced == ["g1:4"]
 
 
+def test_without_a_queue_free_slots_are_granted_all_the_same(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        for side in (Scripts(client), Room(born="r", calm=200_000)):
+
+            def apply(operation, side=side) -> Answer:
+                answer = side.apply("g1", 1, TTL, operation, 1000)
+                return answer[0] if isinstance(answer, tuple) else answer
+
+            apply(Register(limit=2, queue_limit=0))
+            for number in (1, 2):
+                claim = Claim(f"g1:{number}", SHARES[0])
+                assert apply(Acquire(claim, queue_limit=0)).granted == [claim.key]
+            assert apply(Acquire(Claim("g1:3", SHARES[1]), queue_limit=0)).displaced == ["g1:3"]
+
+
 def test_a_background_request_is_served_after_as_many_others(redis_server) -> None:
     with redis.Redis(port=redis_server.port) as client:
         served = []

@@ -193,7 +193,7 @@ class Room:
             if claim.key in self._leases:
                 self._granted.setdefault(gateway, []).append(claim.key)
             elif claim.key not in self._waiting:
-                self._wait(claim, said.queue_limit)
+                self._wait(claim, said.queue_limit, now)
         return lost
 
     def _change(self, gateway: str, known: _Gateway, said: Operation, now: int, ttl: int) -> None:
@@ -205,7 +205,7 @@ class Room:
                     self._set_limit(said.limit, now)
             case Acquire():
                 if said.claim.key not in self._leases and said.claim.key not in self._waiting:
-                    self._wait(said.claim, said.queue_limit)
+                    self._wait(said.claim, said.queue_limit, now)
             case Release():
                 known.active = said.active
                 for key in said.keys:
@@ -220,9 +220,10 @@ class Room:
         self._forget(claim.key)
         self._leases[claim.key] = claim.share
 
-    def _wait(self, claim: Claim, queue_limit: int) -> None:
+    def _wait(self, claim: Claim, queue_limit: int, now: int) -> None:
         self._queue.weigh(claim.share, claim.weight)
-        if len(self._waiting) >= queue_limit:
+        free_now = not self._waiting and now >= self._calm_until and len(self._leases) < self._limit
+        if not free_now and len(self._waiting) >= queue_limit:
             loser = self._queue.newest_of_longest(than=claim.share, priority=Priority(claim.priority))
             gone = claim.key if loser is None else loser
             self._forget(gone)
