@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import gc
 import io
 import json
 import logging
@@ -11,8 +14,9 @@ from collections.abc import Callable
 
 import pytest
 import structlog
+import uvloop
 
-from antiphon.observe.log import configure, log_bug, set_level
+from antiphon.observe.log import configure, log_bug, log_unhandled, set_level
 
 SECRET = "PROMPT-AND-KEY-9f3"
 
@@ -158,6 +162,34 @@ def test_no_exception_tells_what_it_said_or_what_its_frames_hold(
     assert SECRET not in text
     for told in ("it failed", "ValueError", "RuntimeError", "ExceptionGroup", "in fail_with_content"):
         assert told in text
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_nobody_catches_is_told_without_what_it_said(said, new_loop) -> None:
+    configure(level="info", as_json=True)
+
+    async def fail() -> None:
+        fail_with_content()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_unhandled)
+        loop.call_soon(functools.partial(int, SECRET))
+        task = loop.create_task(fail())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del task
+        gc.collect()
+
+    with contextlib.closing(new_loop()) as loop:
+        loop.run_until_complete(main())
+    text = said()
+    assert SECRET not in text
+    callback, task = parsed(text)
+    assert (callback["event"], callback["what"]) == ("unhandled", "exception in a callback")
+    assert "ValueError" in callback["traceback"]
+    assert task["what"] == "Task exception was never retrieved"
+    assert "in fail_with_content" in task["traceback"]
 
 
 def test_values_stay_one_word_and_one_line(said) -> None:

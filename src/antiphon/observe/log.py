@@ -7,6 +7,7 @@ told. A message may quote what a client said, and a frame's variables hold keys 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import logging
@@ -34,6 +35,7 @@ class _Lines(io.TextIOBase):
             self._stream.flush()
 
 
+_log = structlog.get_logger("antiphon")
 _LEVELS = logging.getLevelNamesMapping()
 
 
@@ -141,6 +143,19 @@ def configure(*, level: str, as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     set_level(level)
+
+
+def log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The event loop's exception handler (asyncio: `loop.set_exception_handler`).
+
+    Its own would tell the exception's message and a callback's arguments.
+    """
+    message = str(context.get("message", ""))
+    _log.error(
+        "unhandled",
+        what=message if not message.startswith("Exception in callback") else "exception in a callback",
+        traceback=_told(context.get("exception")),
+    )
 
 
 def log_bug(log: Any, error: BaseException, *, request_id: str) -> None:

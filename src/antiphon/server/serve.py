@@ -23,6 +23,7 @@ import uvicorn
 from antiphon.config import Settings
 from antiphon.config_file import Loaded
 from antiphon.core.seal import Sealer
+from antiphon.observe.log import log_unhandled
 from antiphon.server.app import Backend, Gateway
 from antiphon.server.backends import EmbeddedBackend
 from antiphon.server.edge import EdgeProtocol
@@ -48,6 +49,7 @@ class AntiphonServer(uvicorn.Server):
         self._signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(log_unhandled)
         await super().startup(sockets)
         if self.started:
             # What is there by now stays for ever: the collector need not look through it with every request.
