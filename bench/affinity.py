@@ -26,6 +26,7 @@ from typing import Any
 import meters
 from antiphon.server.placement import Candidate, order
 from antiphon.server.prefixes import CAPACITY, PrefixIndex, prefix_chain, root
+from pictures import BOLD, DASHED, END, FAINT_INK, MIDDLE, SMALL, Card
 from replicas import Fleet, Replica, Request, Result, RoundRobin, simulate
 
 HERE = Path(__file__).resolve().parent
@@ -143,38 +144,20 @@ COLOURS = {"round robin": "#9a6700", "least loaded": "#8250df", "prefix affinity
 
 def picture(results: dict[str, Result]) -> str:
     """An SVG: cached shares on the left, how soon the first token comes on the right."""
-    font = 'font-family="system-ui, sans-serif" font-size="13" fill="#1f2328"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 330" role="img" aria-labelledby="title" {font}>',
-        '<title id="title">Prefix affinity against round robin and least loaded, on a simulated fleet</title>',
-        '<rect width="860" height="330" rx="8" fill="#ffffff"/>',
-    ]
-
-    def text(x: float, y: float, words: str, more: str = "") -> None:
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {more}>{words}</text>')
-
-    def line(x1: float, y1: float, x2: float, y2: float, colour: str = "#d1d9e0", more: str = "") -> None:
-        parts.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {more}/>'
-        )
-
-    bold, small = 'font-weight="600"', 'font-size="11" fill="#59636e"'
-    text(24, 32, "Prompt tokens found in the cache", bold)
+    card = Card(860, 330, "Prefix affinity against round robin and least loaded, on a simulated fleet")
+    card.text(24, 32, "Prompt tokens found in the cache", BOLD)
     left, wide = 24, 330
     for number, (name, result) in enumerate(results.items()):
         y = 62 + 68 * number
-        text(left, y, name)
-        parts.append(f'<rect x="{left}" y="{y + 8}" width="{wide}" height="24" rx="3" fill="#f0f2f5"/>')
-        parts.append(
-            f'<rect x="{left}" y="{y + 8}" width="{wide * result.cached:.1f}" height="24" rx="3"'
-            f' fill="{COLOURS[name]}"/>'
-        )
-        text(left + wide * result.cached + 6, y + 25, f"{result.cached:.0%}", bold)
+        card.text(left, y, name)
+        card.bar(left, y + 8, wide, 24)
+        card.bar(left, y + 8, wide * result.cached, 24, COLOURS[name])
+        card.text(left + wide * result.cached + 6, y + 25, f"{result.cached:.0%}", BOLD)
     most = left + wide * next(iter(results.values())).possible
-    line(most, 64, most, 242, "#59636e", 'stroke-dasharray="3 3"')
-    text(most, 258, "the most there could be", f'{small} text-anchor="middle"')
+    card.line(most, 64, most, 242, FAINT_INK, DASHED)
+    card.text(most, 258, "the most there could be", f"{SMALL} {MIDDLE}")
 
-    text(430, 32, "Requests whose first token had come, by seconds", bold)
+    card.text(430, 32, "Requests whose first token had come, by seconds", BOLD)
     x0, y0, width, height = 470.0, 250.0, 350.0, 200.0
     low, high = math.log(0.1), math.log(10.0)
 
@@ -182,11 +165,11 @@ def picture(results: dict[str, Result]) -> str:
         return x0 + width * (math.log(min(max(seconds, 0.1), 10.0)) - low) / (high - low)
 
     for seconds in (0.1, 0.3, 1.0, 3.0, 10.0):
-        line(place(seconds), y0, place(seconds), y0 - height)
-        text(place(seconds), y0 + 18, f"{seconds:g} s", f'{small} text-anchor="middle"')
+        card.line(place(seconds), y0, place(seconds), y0 - height)
+        card.text(place(seconds), y0 + 18, f"{seconds:g} s", f"{SMALL} {MIDDLE}")
     for share in (0.0, 0.5, 0.95):
-        line(x0, y0 - height * share, x0 + width, y0 - height * share)
-        text(x0 - 8, y0 - height * share + 4, f"{share:.0%}", f'{small} text-anchor="end"')
+        card.line(x0, y0 - height * share, x0 + width, y0 - height * share)
+        card.text(x0 - 8, y0 - height * share + 4, f"{share:.0%}", f"{SMALL} {END}")
     for name, result in results.items():
         firsts = result.firsts
         shares = [number / 100 for number in range(101)]
@@ -194,26 +177,22 @@ def picture(results: dict[str, Result]) -> str:
             (place(firsts[min(len(firsts) - 1, int(share * len(firsts)))]), y0 - height * share)
             for share in shares
         ]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
-        parts.append(
-            f'<circle cx="{place(result.first_p95):.1f}" cy="{y0 - height * 0.95:.1f}" r="4"'
-            f' fill="{COLOURS[name]}"/>'
-        )
+        card.curve(points, COLOURS[name])
+        card.dot(place(result.first_p95), y0 - height * 0.95, COLOURS[name])
     for number, (name, result) in enumerate(results.items()):
         y = y0 - 52 + 18 * number
-        parts.append(f'<circle cx="{x0 + 222}" cy="{y - 4}" r="4" fill="{COLOURS[name]}"/>')
-        text(x0 + 232, y, f"p95 {result.first_p95:.2f} s", 'font-size="12"')
+        card.dot(x0 + 222, y - 4, COLOURS[name])
+        card.text(x0 + 232, y, f"p95 {result.first_p95:.2f} s", 'font-size="12"')
     fleet = BASE
-    text(
+    card.text(
         24,
         304,
         f"{fleet.replicas} replicas, {fleet.sessions} sessions of {fleet.turns} turns, Zipf {fleet.zipf:g}, a cache of"
         f" {fleet.cached_sessions} sessions in each replica, {fleet.rate:g} requests a second. Simulated:"
         " bench/affinity.py",
-        small,
+        SMALL,
     )
-    return "\n".join([*parts, "</svg>", ""])
+    return card.svg()
 
 
 def main() -> None:

@@ -4,9 +4,11 @@ Owns the clients and the sums. The upstream is the bench's mock: every answer ta
 that 8 slots serve 16 requests a second, and whatever more is asked is overload. Clients come at random
 moments whether they are served or not, each on a connection of its own, and do not come again.
 
-    bench/slots.py                       # two minutes
+    bench/slots.py                       # three minutes
     bench/slots.py --seconds 3           # a look
     bench/slots.py --arm workers         # one of: alone, workers, redis
+    bench/slots.py --picture docs/goodput.svg                                   # draws what it measured
+    bench/slots.py --picture docs/goodput.svg --from bench/results/slots-*.json # draws, measures nothing
 
 Results go to bench/results/slots-*.json. Needs Linux; Redis or Valkey for its rows, which are left out
 without it.
@@ -29,8 +31,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +43,7 @@ import structlog
 import uvloop
 
 import control
+import goodput_curve
 import meters
 import wire
 from antiphon.server.admission import Lease, Slots
@@ -52,6 +56,8 @@ EVENTS, RATE = 250, 500  # of one answer; events per second
 CAPACITY = SLOTS * RATE / EVENTS  # requests per second
 QUEUE = 16  # that may wait: one second's worth
 DEADLINE = 5.0  # seconds from a request to its end; what comes later is no goodput
+TERMS = goodput_curve.Terms(slots=SLOTS, queue=QUEUE, answer=EVENTS / RATE, deadline=DEADLINE)
+LONG_QUEUE, LONG_QUEUE_SESSIONS = 1000, 500
 SESSIONS, PACE, FLOOD = 4, 2.0, 100  # well-behaved sessions, requests a second of each, times the pace
 
 
@@ -193,8 +199,8 @@ def redis() -> Iterator[str | None]:
 
 
 @contextlib.contextmanager
-def gateway(upstream: int, *options: str) -> Iterator[tuple[int, int]]:
-    """A fresh gateway: its port and its process id."""
+def gateway(upstream: int, *options: str, queue: int = QUEUE) -> Iterator[tuple[int, int]]:
+    """A fresh gateway where `queue` may wait: its port and its process id."""
     port = free_port()
     program = Path(sys.executable).parent / "antiphon"
     url = f"http://127.0.0.1:{upstream}/v1"
@@ -203,7 +209,7 @@ def gateway(upstream: int, *options: str) -> Iterator[tuple[int, int]]:
         [program, "serve", "--upstream", url, "--slots", str(SLOTS), "--port", str(port), *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**environment, "ANTIPHON_QUEUE_LENGTH": str(QUEUE)},
+        env={**environment, "ANTIPHON_QUEUE_LENGTH": str(queue)},
     )
     try:
         until_open(port, process)
@@ -221,9 +227,8 @@ def quantile(values: list[float], share: float) -> float:
 
 
 async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
-    """Goodput, times and CPU at multiples of the capacity."""
+    """Goodput, times and CPU at multiples of the capacity. The gateway is warm."""
     rows: list[dict[str, Any]] = []
-    await arrivals(port, {"warm": CAPACITY}, 1.0)
     serving = 0.0
     for times in (1, 2, 5, 10):
         rates = {f"s{number}": times * CAPACITY / 10 for number in range(10)}
@@ -255,23 +260,58 @@ async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
-async def refusing(port: int, pid: int, rounds: int = 100) -> dict[str, float]:
-    """CPU of one refusal when they come one on the other: milliseconds, by the size of the request in KiB."""
-    endless = sent("full", endless=True)
-    full = [asyncio.create_task(ask(port, "full", endless)) for _ in range(SLOTS + QUEUE)]
-    await asyncio.sleep(1.0)
-    costs: dict[str, float] = {}
-    for turns in (0, 100):
-        said = sent("full", turns=turns)
-        before, done = meters.cpu(pid).total, []
-        for _ in range(rounds):
-            done += await asyncio.gather(*(ask(port, "full", said) for _ in range(8)))
-        assert {one.status for one in done} == {529}
-        costs[str(len(said) // 1024)] = (meters.cpu(pid).total - before) / len(done) * 1000
-    for one in full:
-        one.cancel()
-    await asyncio.gather(*full, return_exceptions=True)
-    return costs
+async def resting(pid: int, seconds: float = 2.0) -> float:
+    """The share of a core that goes while nobody comes or leaves."""
+    before, began = meters.cpu(pid).total, time.monotonic()
+    await asyncio.sleep(seconds)
+    return (meters.cpu(pid).total - before) / (time.monotonic() - began)
+
+
+async def until_waiting(port: int, number: int) -> None:
+    """Returns when `number` requests wait in the gateway. Raises TimeoutError if they never do."""
+
+    def waiting() -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            length = re.search(rb"^antiphon_queue_length\{.*\} (\S+)$", answer.read(), re.MULTILINE)
+        return int(float(length[1])) if length else 0
+
+    async with asyncio.timeout(30):
+        while await asyncio.to_thread(waiting) != number:
+            await asyncio.sleep(0.1)
+
+
+async def refusing(port: int, pid: int, *, queue: int, sessions: int, rounds: int = 100) -> dict[str, Any]:
+    """CPU of one refusal when they come one on the other and nothing else happens.
+
+    `queue` requests of so many `sessions` wait for endless answers; who is refused is of one that waits already.
+    `cost` is milliseconds, by the size of the request in KiB; what goes for those who wait (`resting`, a share
+    of a core) is in it. What the gateway must sum up again whenever its queue has changed is not.
+    """
+    endless = [sent(f"full{number}", endless=True) for number in range(sessions)]
+    full: list[asyncio.Task[Request]] = []
+    try:
+        for number in range(SLOTS + queue):
+            session = number % sessions
+            full.append(asyncio.create_task(ask(port, f"full{session}", endless[session])))
+            if len(full) % 50 == 0:  # a burst longer than the backlog would be sent again after a second
+                await asyncio.sleep(0.02)
+        await until_waiting(port, queue)
+        costs: dict[str, float] = {}
+        idle = await resting(pid, 1.0)
+        for turns in (0, 100):
+            said = sent("full0", turns=turns)
+            before, done = meters.cpu(pid).total, []
+            for _ in range(rounds):
+                done += await asyncio.gather(*(ask(port, "full0", said) for _ in range(8)))
+            statuses = Counter(one.status for one in done)
+            assert set(statuses) == {529}, statuses
+            costs[str(len(said) // 1024)] = (meters.cpu(pid).total - before) / len(done) * 1000
+        assert not any(task.done() for task in full), "somebody who waited was sent away"
+    finally:
+        for task in full:
+            task.cancel()
+        await asyncio.gather(*full, return_exceptions=True)
+    return {"queue": queue, "sessions": sessions, "resting": idle, "cost": costs}
 
 
 def goodput(done: list[Request], since: float, until: float) -> float:
@@ -404,7 +444,8 @@ def coordinating_process() -> Iterator[str]:
 # --- the run ---------------------------------------------------------------------------------------
 
 
-def show(arm: str, rows: list[dict[str, Any]], fair: dict[str, Any]) -> None:
+def show(arm: str, results: dict[str, Any]) -> None:
+    rows, fair = results["overload"], results["fairness"]
     print(f"\n{arm}: overload, {SLOTS} slots of {CAPACITY:.0f} requests/s in all, {QUEUE} may wait\n")
     print(
         "| offered, times capacity | goodput/s | served | refused | first p50 s | p99 s | 529 after ms | CPU |"
@@ -419,7 +460,7 @@ def show(arm: str, rows: list[dict[str, Any]], fair: dict[str, Any]) -> None:
     last = rows[-1]
     print(
         f"\nserving {last['serving_ms']:.2f} ms of CPU ({EVENTS} events), rejecting {last['rejecting_ms']:.2f} ms: "
-        f"{last['rejecting_ms'] / last['serving_ms']:.1%}"
+        f"{last['rejecting_ms'] / last['serving_ms']:.1%}; with nothing to do {results['resting']:.1%} of a core"
     )
     print(
         f"fairness: one session at {FLOOD} times the pace; the others had {fair['quiet_served']} of "
@@ -427,19 +468,39 @@ def show(arm: str, rows: list[dict[str, Any]], fair: dict[str, Any]) -> None:
         f"p99 {fair['quiet_first_p99']:.2f} s; it had {fair['flood_served']} of {fair['flood_asked']}. "
         f"All greedy, unequally: Jain {fair['jain_unequal_greed']:.3f}"
     )
+    if "refusing" in results:
+        show_refusing(results["refusing"], last["serving_ms"])
+
+
+def show_refusing(rows: Iterable[dict[str, Any]], serving: float) -> None:
+    """`serving` is milliseconds of CPU for an answer."""
+    print(f"\nrefusals one on the other, ms of CPU and of serving an answer of {EVENTS} events\n")
+    print("| waiting | of sessions | request | a refusal | of serving | resting |\n|---|---|---|---|---|---|")
+    for row in rows:
+        for size, cost in row["cost"].items():
+            print(
+                f"| {row['queue']} | {row['sessions']} | {size} KiB | {cost:.2f} ms | {cost / serving:.1%}"
+                f" | {row['resting']:.1%} |"
+            )
 
 
 async def run_arm(upstream: int, options: list[str], seconds: float) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    # with workers the CPU is the supervisor's and its children's, and the queue everybody's
+    alone = not options
     with gateway(upstream, *options) as (port, pid):
-        results: dict[str, Any] = {"overload": await overload(port, pid, seconds)}
+        await arrivals(port, {"warm": CAPACITY}, 1.0)
+        results["resting"] = await resting(pid)
+        results["overload"] = await overload(port, pid, seconds)
         results["fairness"] = await fairness(port, seconds)
-        if (
-            not options
-        ):  # with workers the CPU is the supervisor's and its children's, and the queue everybody's
-            results["refusing"] = await refusing(port, pid)
-            for size, cost in results["refusing"].items():
-                print(f"refusing a request of {size} KiB, one on the other: {cost:.2f} ms of CPU")
-        return results
+        if alone:
+            results["refusing"] = [await refusing(port, pid, queue=QUEUE, sessions=1)]
+    if alone:
+        with gateway(upstream, queue=LONG_QUEUE) as (port, pid):
+            results["refusing"].append(
+                await refusing(port, pid, queue=LONG_QUEUE, sessions=LONG_QUEUE_SESSIONS)
+            )
+    return results
 
 
 def measure(arms: list[str], seconds: float) -> dict[str, Any]:
@@ -469,7 +530,7 @@ def measure(arms: list[str], seconds: float) -> dict[str, Any]:
                 print("left out: redis (no server)")
                 continue
             results[arm] = run(run_arm(upstream, options[arm], seconds))
-            show(arm, results[arm]["overload"], results[arm]["fairness"])
+            show(arm, results[arm])
     return results
 
 
@@ -478,7 +539,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of arrivals for each reading")
     parser.add_argument("--arm", action="append", choices=["alone", "workers", "redis"])
     parser.add_argument("--serve-coordination", metavar="WHERE", help=argparse.SUPPRESS)
+    parser.add_argument("--picture", type=Path, metavar="SVG", help="draw the goodput into this file")
+    parser.add_argument(
+        "--from",
+        dest="recorded",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="of earlier runs, the newest last: measure nothing, only draw",
+    )
     chosen = parser.parse_args()
+    if chosen.recorded:
+        if chosen.picture is None:
+            parser.error("--from says what to draw: it needs --picture")
+        try:
+            print(goodput_curve.draw(chosen.picture, chosen.recorded, TERMS))
+        except ValueError as wrong:
+            parser.error(f"--from: {wrong}")
+        return
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     if chosen.serve_coordination:
         uvloop.run(serve_coordination(chosen.serve_coordination))
@@ -501,6 +579,8 @@ def main() -> None:
     path = folder / f"slots-{began:%Y-%m-%dT%H%M%SZ}.json"
     path.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
     print(f"\nload before: {load:.2f} on {meters.CPUS} CPUs; all readings: {path.relative_to(HERE.parent)}")
+    if chosen.picture is not None:
+        print(goodput_curve.draw(chosen.picture, [path], TERMS))
 
 
 if __name__ == "__main__":

@@ -20,22 +20,21 @@ import structlog
 
 
 class _Lines(io.TextIOBase):
-    """Standard error, whose reader may be gone: a line that nobody can read must not end what wrote it."""
+    """Standard error, which may be closed, or its reader gone: a line that nobody can read must not end what wrote it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
 
-_log = structlog.get_logger("antiphon")
 _LEVELS = logging.getLevelNamesMapping()
 
 
@@ -151,7 +150,7 @@ def log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     Its own would tell the exception's message and a callback's arguments.
     """
     message = str(context.get("message", ""))
-    _log.error(
+    structlog.get_logger("antiphon").error(
         "unhandled",
         what=message if not message.startswith("Exception in callback") else "exception in a callback",
         traceback=_told(context.get("exception")),

@@ -23,6 +23,7 @@ a whole number, which both languages compute alike.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import IntEnum
@@ -51,22 +52,37 @@ class _Place(Struct, frozen=True):
 
 
 class _Line(Generic[T]):
-    """Who waits of one share, with the number of their arrival. `due` is when its turn is."""
+    """Who waits of one share, with the number of their arrival. `due` is when its turn is.
 
-    __slots__ = ("due", "kinds", "size")
+    `came` is the number of `first`, who is next of them; both are there while somebody waits.
+    """
+
+    __slots__ = ("came", "due", "first", "kinds", "size")
+
+    first: T
 
     def __init__(self, due: int) -> None:
         self.due = due
         self.size = 0
+        self.came = 0
         self.kinds: tuple[OrderedDict[T, int], OrderedDict[T, int]] = (OrderedDict(), OrderedDict())
 
-    def first(self) -> tuple[int, T]:
-        """Who is next of them, and the number of its arrival."""
+    def push(self, item: T, priority: Priority, number: int) -> None:
+        self.kinds[priority][item] = number
+        self.size += 1
+        self._look()
+
+    def remove(self, item: T, priority: Priority) -> None:
+        del self.kinds[priority][item]
+        self.size -= 1
+        if self.size:
+            self._look()
+
+    def _look(self) -> None:
         heads = [next(iter(kind.items())) for kind in self.kinds if kind]
-        item, number = heads[0]
-        if len(heads) > 1 and heads[1][1] + PATIENCE < number:
-            item, number = heads[1]
-        return number, item
+        self.first, self.came = heads[0]
+        if len(heads) > 1 and heads[1][1] + PATIENCE < self.came:
+            self.first, self.came = heads[1]
 
     def newest(self) -> T:
         """The last to come of those who are served last."""
@@ -74,7 +90,7 @@ class _Line(Generic[T]):
 
     def copy(self) -> _Line[T]:
         twin: _Line[T] = _Line(self.due)
-        twin.size = self.size
+        twin.first, twin.came, twin.size = self.first, self.came, self.size
         twin.kinds = (self.kinds[0].copy(), self.kinds[1].copy())
         return twin
 
@@ -117,8 +133,7 @@ class FairQueue(Generic[T]):
         if line is None:
             line = self._lines[share] = _Line(self._start(share))
         self._arrivals += 1
-        line.kinds[priority][item] = self._arrivals
-        line.size += 1
+        line.push(item, priority, self._arrivals)
         self._places[item] = _Place(share, priority)
 
     def remove(self, item: T) -> bool:
@@ -128,8 +143,7 @@ class FairQueue(Generic[T]):
             return False
         self._changed()
         line = self._lines[place.share]
-        del line.kinds[place.priority][item]
-        line.size -= 1
+        line.remove(item, place.priority)
         if not line.size:
             del self._lines[place.share]
         return True
@@ -143,7 +157,7 @@ class FairQueue(Generic[T]):
             return None
         share = next(iter(self._lines)) if len(self._lines) == 1 else self._next_share(used, slots)
         line = self._lines[share]
-        item = line.first()[1]
+        item = line.first
         # Up to a whole turn is kept for it that it could not take, because it used its part already.
         line.due = max(line.due, self._turn - TURN)
         self._turn = max(self._turn, line.due)
@@ -166,12 +180,13 @@ class FairQueue(Generic[T]):
             line = self._lines.get(share)
             waits, due = (0, self._start(share)) if line is None else (line.size, line.due)
             due += waits * _step(weight)
-            ahead = self._ahead[key] = waits + sum(
-                # Among equals who came first, which a newcomer never did.
-                min(other.size, max(0, (due - other.due) // _step(self.weight(name)) + 1))
-                for name, other in self._lines.items()
-                if name != share
-            )
+            ahead = waits
+            for name, other in self._lines.items():
+                if name != share and other.due <= due:
+                    step = _step(self._weights[name]) if name in self._weights else TURN
+                    # Among equals whoever came first, which a newcomer never did.
+                    ahead += min(other.size, (due - other.due) // step + 1)
+            self._ahead[key] = ahead
         return ahead
 
     def newest_of_longest(
@@ -184,7 +199,8 @@ class FairQueue(Generic[T]):
         would weigh from now on; None: what it weighs now.
         """
         if self._longest is None:
-            loads = ((-line.size / self.weight(share), share) for share, line in self._lines.items())
+            weights = self._weights
+            loads = [(-line.size / weights.get(share, 1.0), share) for share, line in self._lines.items()]
             self._longest = [(-load, share) for load, share in nsmallest(2, loads)]
         weight = self.weight(than) if weight is None else weight
         own = self._lines.get(than)
@@ -207,7 +223,7 @@ class FairQueue(Generic[T]):
             share = copy._next_share({}, 1)
             line = copy._lines[share]
             line.due += _step(copy.weight(share))
-            order.append(line.first()[1])
+            order.append(line.first)
             copy.remove(order[-1])
         return order
 
@@ -228,15 +244,21 @@ class FairQueue(Generic[T]):
                 self._due.pop(min(self._due, key=lambda other: self._due[other]))
 
     def _next_share(self, used: Mapping[str, int], slots: int) -> str:
-        heavy = {share: _whole(self.weight(share)) for share in {*self._lines, *used}}
-        all_of_them = sum(heavy.values())
-
-        def rank(share: str) -> tuple[bool, int, int]:
-            line = self._lines[share]
-            has_its_part = used.get(share, 0) * all_of_them >= slots * heavy[share]
-            return has_its_part, line.due, line.first()[0]
-
-        return min(self._lines, key=rank)
+        # With every grant, over everybody who waits: plain loops, and nothing made for each of them.
+        lines, weights = self._lines, self._weights
+        all_of_them = 1000 * (len(lines) + sum(share not in lines for share in used))
+        all_of_them += sum(
+            _whole(weights[share]) - 1000 for share in weights if share in lines or share in used
+        )
+        best, best_rank = "", (True, math.inf, 0)
+        for share, line in lines.items():
+            if line.due > best_rank[1] and not best_rank[0]:
+                continue
+            has_its_part = share in used and used[share] * all_of_them >= slots * _whole(self.weight(share))
+            rank = (has_its_part, line.due, line.came)
+            if rank < best_rank:
+                best, best_rank = share, rank
+        return best
 
 
 def _step(weight: float) -> int:
