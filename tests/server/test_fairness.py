@@ -97,10 +97,11 @@ def test_weights():
     ],
 )
 def test_a_weight_is_a_part_of_the_slots_however_few_there_are(slots, weights):
-    got, _ = saturated(slots, weights)
+    got, time = saturated(slots, weights, grants=8000)
     for share, weight in weights.items():
         due = weight / sum(weights.values())
-        assert got[share] == pytest.approx(due, rel=0.15), share
+        assert got[share] == pytest.approx(due, rel=0.15 if slots < 64 else 0.25), share
+        assert time[share] == pytest.approx(due, rel=0.2), share
 
 
 def test_slots_that_are_held_for_long_are_shared_too():
@@ -124,7 +125,7 @@ def test_who_was_away_has_no_claim_to_what_it_missed():
     for number in range(4):
         queue.push(f"away{number}", share="away")
         queue.push(f"b{number}", share="a")
-    assert "".join(item[0] for item in drain(queue)) in ("abababab", "babababa")
+    assert "".join(item[0] for item in drain(queue)) == "aabababb"
 
 
 def test_interactive_before_background_inside_a_share_only():
@@ -339,7 +340,7 @@ def test_a_weight_that_is_only_thought_of_changes_nothing():
         queue.push(f"b{number}", share="b")
     light = queue.ahead_of_newcomer("a")
     assert light == queue.ahead_of_newcomer("a", 1.0) == 16
-    assert queue.ahead_of_newcomer("a", 4.0) == 11  # the three of b whose turn is not behind its second
+    assert queue.ahead_of_newcomer("a", 4.0) == 10  # the two of b whose turn is before its second
     assert queue.weight("a") == 1.0
     assert queue.newest_of_longest(than="a") is None
     assert queue.newest_of_longest(than="a", weight=2.0) == "b7"

@@ -27,7 +27,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import IntEnum
-from heapq import nsmallest
+from heapq import nlargest
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -52,45 +52,31 @@ class _Place(Struct, frozen=True):
 
 
 class _Line(Generic[T]):
-    """Who waits of one share, with the number of their arrival. `due` is when its turn is.
+    """Who waits of one share, with the number of their arrival.
 
-    `came` is the number of `first`, who is next of them; both are there while somebody waits.
+    `due` is when its turn is, `number` that of the arrival with which it began: among equals it goes first.
     """
 
-    __slots__ = ("came", "due", "first", "kinds", "size")
+    __slots__ = ("due", "kinds", "number", "size")
 
-    first: T
-
-    def __init__(self, due: int) -> None:
+    def __init__(self, due: int, number: int) -> None:
         self.due = due
+        self.number = number
         self.size = 0
-        self.came = 0
         self.kinds: tuple[OrderedDict[T, int], OrderedDict[T, int]] = (OrderedDict(), OrderedDict())
 
-    def push(self, item: T, priority: Priority, number: int) -> None:
-        self.kinds[priority][item] = number
-        self.size += 1
-        self._look()
-
-    def remove(self, item: T, priority: Priority) -> None:
-        del self.kinds[priority][item]
-        self.size -= 1
-        if self.size:
-            self._look()
-
-    def _look(self) -> None:
+    def first(self) -> T:
         heads = [next(iter(kind.items())) for kind in self.kinds if kind]
-        self.first, self.came = heads[0]
-        if len(heads) > 1 and heads[1][1] + PATIENCE < self.came:
-            self.first, self.came = heads[1]
+        item, number = heads[0]
+        return heads[1][0] if len(heads) > 1 and heads[1][1] + PATIENCE < number else item
 
     def newest(self) -> T:
         """The last to come of those who are served last."""
         return next(reversed(self.kinds[Priority.BACKGROUND] or self.kinds[Priority.INTERACTIVE]))
 
     def copy(self) -> _Line[T]:
-        twin: _Line[T] = _Line(self.due)
-        twin.first, twin.came, twin.size = self.first, self.came, self.size
+        twin: _Line[T] = _Line(self.due, self.number)
+        twin.size = self.size
         twin.kinds = (self.kinds[0].copy(), self.kinds[1].copy())
         return twin
 
@@ -129,11 +115,12 @@ class FairQueue(Generic[T]):
     def push(self, item: T, *, share: str, priority: Priority = Priority.INTERACTIVE) -> None:
         """Wait at the end of the share's line. An item waits once."""
         self._changed()
+        self._arrivals += 1
         line = self._lines.get(share)
         if line is None:
-            line = self._lines[share] = _Line(self._start(share))
-        self._arrivals += 1
-        line.push(item, priority, self._arrivals)
+            line = self._lines[share] = _Line(self._start(share), self._arrivals)
+        line.kinds[priority][item] = self._arrivals
+        line.size += 1
         self._places[item] = _Place(share, priority)
 
     def remove(self, item: T) -> bool:
@@ -143,7 +130,8 @@ class FairQueue(Generic[T]):
             return False
         self._changed()
         line = self._lines[place.share]
-        line.remove(item, place.priority)
+        del line.kinds[place.priority][item]
+        line.size -= 1
         if not line.size:
             del self._lines[place.share]
         return True
@@ -157,7 +145,7 @@ class FairQueue(Generic[T]):
             return None
         share = next(iter(self._lines)) if len(self._lines) == 1 else self._next_share(used, slots)
         line = self._lines[share]
-        item = line.first
+        item = line.first()
         # Up to a whole turn is kept for it that it could not take, because it used its part already.
         line.due = max(line.due, self._turn - TURN)
         self._turn = max(self._turn, line.due)
@@ -177,15 +165,15 @@ class FairQueue(Generic[T]):
         key = (share if known else "", weight)
         ahead = self._ahead.get(key)
         if ahead is None:
-            line = self._lines.get(share)
-            waits, due = (0, self._start(share)) if line is None else (line.size, line.due)
-            due += waits * _step(weight)
-            ahead = waits
+            mine = self._lines.get(share) or _Line(self._start(share), self._arrivals + 1)
+            due = mine.due + mine.size * _step(weight)
+            ahead = mine.size
             for name, other in self._lines.items():
                 if name != share and other.due <= due:
                     step = _step(self._weights[name]) if name in self._weights else TURN
-                    # Among equals whoever came first, which a newcomer never did.
-                    ahead += min(other.size, (due - other.due) // step + 1)
+                    turns, between = divmod(due - other.due, step)
+                    before = between > 0 or other.number < mine.number  # of two that are due together
+                    ahead += min(other.size, turns + before)
             self._ahead[key] = ahead
         return ahead
 
@@ -200,8 +188,8 @@ class FairQueue(Generic[T]):
         """
         if self._longest is None:
             weights = self._weights
-            loads = [(-line.size / weights.get(share, 1.0), share) for share, line in self._lines.items()]
-            self._longest = [(-load, share) for load, share in nsmallest(2, loads)]
+            loads = [(line.size / weights.get(share, 1.0), share) for share, line in self._lines.items()]
+            self._longest = nlargest(2, loads)
         weight = self.weight(than) if weight is None else weight
         own = self._lines.get(than)
         mine = ((0 if own is None else own.size) + 1) / weight
@@ -223,7 +211,7 @@ class FairQueue(Generic[T]):
             share = copy._next_share({}, 1)
             line = copy._lines[share]
             line.due += _step(copy.weight(share))
-            order.append(line.first)
+            order.append(line.first())
             copy.remove(order[-1])
         return order
 
@@ -255,7 +243,7 @@ class FairQueue(Generic[T]):
             if line.due > best_rank[1] and not best_rank[0]:
                 continue
             has_its_part = share in used and used[share] * all_of_them >= slots * _whole(self.weight(share))
-            rank = (has_its_part, line.due, line.came)
+            rank = (has_its_part, line.due, line.number)
             if rank < best_rank:
                 best, best_rank = share, rank
         return best

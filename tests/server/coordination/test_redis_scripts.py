@@ -19,7 +19,7 @@ from antiphon.server.coordination.protocol import (
 )
 from antiphon.server.coordination.redis_scripts import KEY_NAMES, SCRIPTS
 from antiphon.server.coordination.room import Room
-from antiphon.server.fairness import PATIENCE
+from antiphon.server.fairness import PATIENCE, REMEMBERED
 
 TTL = 600_000  # milliseconds: nothing runs out
 SHARES = [f"{number:016x}" for number in (1, 10, 11, 12, 13, 14)]
@@ -36,6 +36,9 @@ class Scripts:
         script = self._run[type(operation).__name__]
         arguments = [gateway, epoch, ttl, msgspec.json.encode(operation), 200_000, "t:{up}:to:"]
         return msgspec.json.decode(script(keys=self._keys, args=arguments), type=Answer)
+
+    def key(self, name: str) -> str:
+        return self._keys[KEY_NAMES.index(name)]
 
     def state(self):
         leases = {key.decode() for key in self._client.zrange(self._keys[4], 0, -1)}
@@ -122,6 +125,21 @@ def test_a_full_queue_displaces_the_same(redis_server) -> None:
             assert acquire("g1:8", SHARES[1]).displaced == ["g1:6"]
             assert acquire("g1:9", SHARES[1]).displaced == ["g1:9"]  # it would wait as much as the other
             assert acquire("g1:10", SHARES[2]).displaced == ["g1:4"]
+
+
+def test_what_is_remembered_of_shares_is_bounded(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        scripts = Scripts(client)
+        scripts.apply("g1", 1, TTL, Register(limit=1), 0)
+        scripts.apply("g1", 1, TTL, Acquire(Claim("g1:held", SHARES[0])), 0)
+        scripts.apply("g1", 1, TTL, Acquire(Claim("g1:waits", SHARES[1])), 0)
+        scripts.apply("g1", 1, TTL, Renew(limit=3), 0)
+        for number in range(REMEMBERED + 100):
+            scripts.apply("g1", 1, TTL, Acquire(Claim(f"g1:{number}", f"{number + 100:016x}")), 0)
+            scripts.apply("g1", 1, TTL, Release([f"g1:{number}"]), 0)
+        assert client.zcard(scripts.key("served")) <= REMEMBERED
+        assert [client.zcard(scripts.key(name)) for name in ("queue", "turns", "loads")] == [0, 0, 0]
+        assert client.hlen(scripts.key("lines")) == 0
 
 
 def test_without_a_queue_free_slots_are_granted_all_the_same(redis_server) -> None:

@@ -16,6 +16,9 @@ Keys of one upstream (KEYS, in this order):
     places    hash   key that waits -> its member of the queue
     served    zset   share -> when its next turn is
     weights   hash   share -> weight, where it is not 1
+    lines     hash   share that waits -> its member of `turns`
+    turns     zset   arrival (14) share -> when the turn is of a share that waits
+    loads     zset   share that waits -> how many of it do, by its weight
 
 ARGV: gateway, epoch, TTL (milliseconds), the operation (JSON), how long calm lasts after an empty start
 (milliseconds), the prefix of the gateways' channels.
@@ -36,10 +39,14 @@ KEY_NAMES: Final = (
     "places",
     "served",
     "weights",
+    "lines",
+    "turns",
+    "loads",
 )
 
 _PRELUDE: Final = r"""
-local meta, gateways, epochs, actives, leases, shares, queue, places, served, weights = unpack(KEYS)
+local meta, gateways, epochs, actives, leases, shares, queue, places, served, weights, lines, turns, loads =
+  unpack(KEYS)
 local me, epoch, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local said, empty_calm, channels = cjson.decode(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call = redis.call
@@ -59,12 +66,33 @@ local function add(list, key)
   table.insert(list[gateway], key)
 end
 
+-- As in `fairness`, with the same numbers.
+local TURN, PATIENCE, REMEMBERED = 720720, 64, 1024
+local function step(its_weight) return math.max(1, math.floor(TURN / its_weight + 0.5)) end
+local function whole(its_weight) return math.max(1, math.floor(its_weight * 1000 + 0.5)) end
+local function turn() return tonumber(call('HGET', meta, 'turn') or 0) end
+local function due(share) return tonumber(call('ZSCORE', served, share) or 0) end
+local function weight(share) return tonumber(call('HGET', weights, share) or 1) end
+local function waits(share) return call('ZLEXCOUNT', queue, '[' .. share, '(' .. share .. '\255') end
+
+local function weigh_line(share)
+  local size = waits(share)
+  if size > 0 then return call('ZADD', loads, size / weight(share), share) end
+  local line = call('HGET', lines, share)
+  if line then
+    call('ZREM', turns, line)
+    call('HDEL', lines, share)
+    call('ZREM', loads, share)
+  end
+end
+
 local function forget(key)
   if call('ZREM', leases, key) == 1 then call('HDEL', shares, key) end
   local place = call('HGET', places, key)
   if place then
     call('ZREM', queue, place)
     call('HDEL', places, key)
+    weigh_line(string.sub(place, 1, 16))
   end
 end
 
@@ -93,59 +121,38 @@ local function remove(gateway, linger)
   end
 end
 
--- Everybody who waits, one head for each share: calls `look(share, member)`.
-local function each_share(look)
-  local from = '-'
-  while true do
-    local member = call('ZRANGEBYLEX', queue, from, '+', 'LIMIT', 0, 1)[1]
-    if not member then return end
-    local share = string.sub(member, 1, 16)
-    look(share, member)
-    from = '(' .. share .. '\255'
-  end
-end
-
-local function weight(share) return tonumber(call('HGET', weights, share) or 1) end
-
--- As in `fairness`, with the same numbers.
-local TURN, PATIENCE, REMEMBERED = 720720, 64, 1024
-local function step(its_weight) return math.max(1, math.floor(TURN / its_weight + 0.5)) end
-local function whole(its_weight) return math.max(1, math.floor(its_weight * 1000 + 0.5)) end
-local function turn() return tonumber(call('HGET', meta, 'turn') or 0) end
-local function due(share) return tonumber(call('ZSCORE', served, share) or 0) end
-local function came(member) return tonumber(string.sub(member, 18, 31)) end
-local function waits(share) return call('ZLEXCOUNT', queue, '[' .. share, '(' .. share .. '\255') end
-
--- The share begins to wait.
-local function begin(share) call('ZADD', served, math.max(turn(), due(share)), share) end
-
 -- Who is next of a share: a background request that has seen many others come is like any other.
-local function first(share, member)
-  if string.sub(member, 17, 17) ~= '0' then return member end
-  local other = call('ZRANGEBYLEX', queue, '[' .. share .. '1', '(' .. share .. '2', 'LIMIT', 0, 1)[1]
-  if other and came(other) + PATIENCE < came(member) then return other end
-  return member
+local function first(share)
+  local function head(from, to)
+    return call('ZRANGEBYLEX', queue, '[' .. share .. from, '(' .. share .. to, 'LIMIT', 0, 1)[1]
+  end
+  local urgent, other = head('0', '1'), head('1', '2')
+  local function came(member) return tonumber(string.sub(member, 18, 31)) end
+  if not urgent or (other and came(other) + PATIENCE < came(urgent)) then return other end
+  return urgent
 end
 
--- Who uses less than its part of the slots, then whose turn is first, then who came first.
-local function next_member(used)
-  local heavy, all_of_them, heads = {}, 0, {}
-  each_share(function(share, member)
-    heads[share] = first(share, member)
-    heavy[share] = whole(weight(share))
-  end)
-  for share, _ in pairs(used) do heavy[share] = heavy[share] or whole(weight(share)) end
-  for _, its_weight in pairs(heavy) do all_of_them = all_of_them + its_weight end
-  local best, best_part, best_due, best_came
-  for share, member in pairs(heads) do
-    local part = (used[share] or 0) * all_of_them >= limit * heavy[share] and 1 or 0
-    local its_due, its_came = due(share), came(member)
-    if not best or part < best_part or (part == best_part
-      and (its_due < best_due or (its_due == best_due and its_came < best_came))) then
-      best, best_part, best_due, best_came = member, part, its_due, its_came
+-- Who uses less than its part of the slots, then whose turn is first, then whose line began first.
+local function next_share(used)
+  local users, all_of_them = 0, 1000 * call('ZCARD', turns)
+  local function waiting(share) return call('HEXISTS', lines, share) == 1 end
+  for share, _ in pairs(used) do
+    users = users + 1
+    if not waiting(share) then all_of_them = all_of_them + 1000 end
+  end
+  local heavy = call('HGETALL', weights)
+  for at = 1, #heavy, 2 do
+    if used[heavy[at]] or waiting(heavy[at]) then
+      all_of_them = all_of_them + whole(tonumber(heavy[at + 1])) - 1000
     end
   end
-  return best
+  -- Only who uses some can have its part: among one more than those are there is one who has not.
+  local earliest = call('ZRANGE', turns, 0, users)
+  for _, line in ipairs(earliest) do
+    local share = string.sub(line, 15)
+    if not used[share] or used[share] * all_of_them < limit * whole(weight(share)) then return share end
+  end
+  return earliest[1] and string.sub(earliest[1], 15)
 end
 
 local function hold(key, share, expires)
@@ -159,10 +166,13 @@ local function serve(key, share)
   local was = turn()
   local its_due = math.max(due(share), was - TURN)
   if its_due > was then call('HSET', meta, 'turn', string.format('%.0f', its_due)) end
-  call('ZADD', served, its_due + step(weight(share)), share)
+  local its_next = its_due + step(weight(share))
+  call('ZADD', served, its_next, share)
+  local line = call('HGET', lines, share)
+  if line then call('ZADD', turns, its_next, line) end
   if call('ZCARD', served) > REMEMBERED then
     for _, other in ipairs(call('ZRANGEBYSCORE', served, '-inf', math.max(was, its_due))) do
-      if waits(other) == 0 then call('ZREM', served, other) end
+      if call('HEXISTS', lines, other) == 0 then call('ZREM', served, other) end
     end
     call('ZREMRANGEBYRANK', served, 0, -REMEMBERED - 1)
   end
@@ -176,10 +186,9 @@ local function grant()
   local used = {}
   for _, share in ipairs(call('HVALS', shares)) do used[share] = (used[share] or 0) + 1 end
   while free > 0 do
-    local member = next_member(used)
-    if not member then return end
-    local share = string.sub(member, 1, 16)
-    serve(string.sub(member, 32), share)
+    local share = next_share(used)
+    if not share then return end
+    serve(string.sub(first(share), 32), share)
     used[share] = (used[share] or 0) + 1
     free = free - 1
   end
@@ -187,12 +196,10 @@ end
 
 -- Who gives way to a newcomer of this share, if anybody does.
 local function newest_of_longest(than, priority)
-  local longest, most
-  each_share(function(share)
-    local load = waits(share) / weight(share)
-    if share ~= than and (not most or load > most) then longest, most = share, load end
-  end)
-  if longest and most > (waits(than) + 1) / weight(than) then
+  local two = call('ZREVRANGE', loads, 0, 1, 'WITHSCORES')
+  local at = two[1] == than and 3 or 1
+  local longest = two[at]
+  if longest and tonumber(two[at + 1]) > (waits(than) + 1) / weight(than) then
     return call('ZREVRANGEBYLEX', queue, '(' .. longest .. '\255', '[' .. longest, 'LIMIT', 0, 1)[1]
   end
   if priority > 0 then return nil end
@@ -200,10 +207,13 @@ local function newest_of_longest(than, priority)
 end
 
 local function wait(key, share, its_weight, priority, queue_limit)
-  if its_weight ~= 1 then
-    call('HSET', weights, share, tostring(its_weight))
-  else
-    call('HDEL', weights, share)
+  if weight(share) ~= its_weight then
+    if its_weight ~= 1 then
+      call('HSET', weights, share, string.format('%.17g', its_weight))
+    else
+      call('HDEL', weights, share)
+    end
+    weigh_line(share)
   end
   local waiting = call('ZCARD', queue)
   local now_free = waiting == 0 and now >= calm and call('ZCARD', leases) < limit
@@ -214,11 +224,18 @@ local function wait(key, share, its_weight, priority, queue_limit)
     add(displaced, string.sub(loser, 32))
   end
   local arrival = call('HINCRBY', meta, 'arrivals', 1)
-  if waits(share) == 0 then begin(share) end
-  if now_free then return serve(key, share) end
+  if waits(share) == 0 then
+    local starts = math.max(turn(), due(share))
+    call('ZADD', served, starts, share)
+    if now_free then return serve(key, share) end
+    local line = string.format('%014d', arrival) .. share
+    call('HSET', lines, share, line)
+    call('ZADD', turns, starts, line)
+  end
   local member = share .. priority .. string.format('%014d', arrival) .. key
   call('ZADD', queue, 0, member)
   call('HSET', places, key, member)
+  weigh_line(share)
 end
 
 local function answer()
