@@ -20,7 +20,7 @@ import structlog
 
 
 class _Lines(io.TextIOBase):
-    """Standard error, which may be closed, or its reader gone: a line that nobody can read must not end what wrote it."""
+    """Standard error, perhaps closed, or its reader gone: what nobody can read must not end what wrote it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
