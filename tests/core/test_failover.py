@@ -35,6 +35,7 @@ OWN = [
     ("shutting_down", own_faults.SHUTTING_DOWN),
     ("no_slot", own_faults.no_upstream(1)),
     ("no_slot", own_faults.queue_full(7)),
+    ("no_slot", own_faults.COORDINATOR_GONE),
     ("no_slot", own_faults.queue_timeout(90)),
     ("own_door", own_faults.WRONG_KEY),
     ("own_door", own_faults.FOREIGN_PAGE),

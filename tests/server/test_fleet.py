@@ -137,7 +137,7 @@ async def test_the_time_in_each_queue_is_its_own() -> None:
     limits = {"first_token": 10_000, "queue_timeout": 300}
     async with FleetHouse(kinds=kinds, models=models, slots=1, limits=limits) as house:
         held = await house.hold("b", "c")
-        client = await house.ask(stream=False)
+        client = await house.ask(stream=False, headers="X-Stainless-Timeout: 2000\r\n")
         visit = await house.visit()
         house.tick(400)
         visit.reset()

@@ -33,7 +33,7 @@ from server.held_upstream import HeldUpstream
 
 PATIENCE = 30.0
 # Warnings that belong to a worker's end, and to that of its streams.
-ORDINARY = {"worker_restarts", "coordinator_down", "exchange"}
+ORDINARY = {"worker_restarts", "exchange"}
 
 
 class Fleet:

@@ -123,6 +123,7 @@ _OWN: Final[Mapping[Fault, str]] = {
         (own_faults.UPSTREAM_TOO_LARGE, "held_too_much"),
         (own_faults.UPSTREAM_RESTARTING, "restarting"),
         (own_faults.SHUTTING_DOWN, "shutting_down"),
+        (own_faults.COORDINATOR_GONE, "no_slot"),
         (own_faults.no_upstream(1), "no_slot"),
         (own_faults.queue_full(1), "no_slot"),
         (own_faults.queue_timeout(1), "no_slot"),

@@ -13,6 +13,7 @@ from antiphon.core.parts import Fault
 from antiphon.core.scrub import legible
 
 __all__ = [
+    "COORDINATOR_GONE",
     "FOREIGN_HOST",
     "FOREIGN_PAGE",
     "HEADERS_TOO_LARGE",
@@ -58,6 +59,13 @@ UPSTREAM_RESTARTING: Final = Fault(
 # --- This gateway ---------------------------------------------------------------------------------
 
 SHUTTING_DOWN: Final = Fault("overloaded_error", "this gateway is shutting down", 529, retry_after="5")
+# After it is back it takes up to a second until that is noticed, and 2.4 s until slots are given out again.
+COORDINATOR_GONE: Final = Fault(
+    "overloaded_error",
+    "this gateway cannot share its slots now: its coordinator does not answer",
+    529,
+    retry_after="4",
+)
 WRONG_KEY: Final = Fault("authentication_error", "the API key is missing or not valid", 401)
 FOREIGN_PAGE: Final = Fault("permission_error", "this gateway answers no requests of web pages", 403)
 FOREIGN_HOST: Final = Fault("permission_error", "this gateway is not served under that Host name", 403)

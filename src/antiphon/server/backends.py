@@ -7,6 +7,7 @@ server.fleet's.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable
 
 import aiohttp
@@ -20,6 +21,7 @@ from antiphon.server.coordination import open_coordinator
 from antiphon.server.embedded import LOCAL_MODEL, LocalView, Servers
 from antiphon.server.prefixes import PrefixIndex
 from antiphon.server.routing import ANY, Route, RouteTable, Target
+from antiphon.server.upstream_dial import parse_base_url
 from antiphon.server.upstreams import Sharing, Upstream
 
 SIMULATED_MODEL = "reasoning"
@@ -40,21 +42,30 @@ def nobody(request_id: str) -> None:
 
 
 def sharing(
-    coordination: Coordination | None, settings: UpstreamSettings, lost: Callable[[str], None]
+    coordination: Coordination | None,
+    settings: UpstreamSettings,
+    lost: Callable[[str], None],
+    *,
+    twins: int = 1,
 ) -> Sharing | None:
-    """What joins the other gateways of this upstream: those that call it by the same name and URL.
+    """What joins the other gateways of this upstream: those that call it by the same URL.
 
+    `twins` is how many upstreams each of them has at this URL: in their slots they are so many gateways.
     Raises ValueError, OSError (a folder that cannot be used), ModuleNotFoundError (no redis client).
     """
     if coordination is None:
         return None
-    try:
-        coordinator = open_coordinator(coordination.where, f"{settings.name} {settings.base_url}")
-    except ValueError as wrong:
-        # Texts of the URL's readers quote it, and it may hold a password: only ours are passed on.
-        ours = str(wrong).startswith("coordination:")
-        raise ValueError(str(wrong) if ours else "coordination: this URL cannot be read") from None
-    return Sharing(coordinator, lost, coordination.policy, coordination.gateways)
+    coordinator = open_coordinator(coordination.where, shared_name(settings.base_url), name=settings.name)
+    return Sharing(coordinator, lost, coordination.policy, coordination.gateways * twins)
+
+
+def shared_name(base_url: str) -> str:
+    """What all gateways call the upstream at this URL: a digest, so that no address is where they meet.
+
+    Raises ValueError for a base URL that is none.
+    """
+    origin = parse_base_url(base_url)
+    return hashlib.blake2b(f"{origin}?{origin.query}".encode(), digest_size=8).hexdigest()
 
 
 class EmbeddedBackend:

@@ -12,6 +12,7 @@ tests/server/test_edge_contract.py, and pyproject.toml pins the range.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any, Protocol
 
@@ -270,7 +271,10 @@ class EdgeProtocol(HttpToolsProtocol):
         and most connections that are turned away need not pay for this.
         """
         sock = self.transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        # It may be closed by now: then `connection_lost` is on its way.
+        with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, option):

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import aiohttp
 import structlog
 
-from antiphon.config import DEFAULT_SLOTS, HealthSettings, ModelSettings, Settings, UpstreamSettings
+from antiphon.config import HealthSettings, ModelSettings, Settings, UpstreamSettings
 from antiphon.core.dialects.address import below, key_headers
-from antiphon.server.backends import nobody, session_for_facts, sharing
+from antiphon.server.backends import nobody, session_for_facts, shared_name, sharing
 from antiphon.server.catalog import Catalog, Model, ask_upstream, with_aliases
 from antiphon.server.health import Health, Rules
 from antiphon.server.prefixes import PrefixIndex
@@ -29,7 +30,7 @@ from antiphon.server.probes import Prober, Watched, probe_url
 from antiphon.server.recognition import look
 from antiphon.server.routing import ANY, Route, RouteTable, Target
 from antiphon.server.upstream_dial import parse_base_url
-from antiphon.server.upstreams import Upstream
+from antiphon.server.upstreams import Sharing, Upstream
 
 log = structlog.get_logger("antiphon.server")
 
@@ -87,7 +88,14 @@ class Fleet:
         for one in settings.upstreams:
             _check(one)
         # Of those that have no `Upstream` yet.
-        self._sharings = {one.name: sharing(settings.coordination, one, lost) for one in settings.upstreams}
+        self._sharings = self._shared(settings, settings.upstreams)
+
+    def _shared(self, settings: Settings, which: Iterable[UpstreamSettings]) -> dict[str, Sharing | None]:
+        places = Counter(shared_name(one.base_url) for one in settings.upstreams)
+        return {
+            one.name: sharing(settings.coordination, one, self._lost, twins=places[shared_name(one.base_url)])
+            for one in which
+        }
 
     # --- what an exchange and the routes ask ---
 
@@ -198,10 +206,7 @@ class Fleet:
         if self._session is None:
             return
         found = await look(self._session, one.base_url, one.api_key)
-        slots = found.slots
-        if slots is None and one.kind == "auto" and found.kind != member.upstream.quirks.name:
-            slots = DEFAULT_SLOTS  # what another server has told is not true of this one
-        member.upstream.adopt(found.kind, slots)
+        member.upstream.adopt(found.kind, found.slots)
         log.info(
             "upstream_recognised",
             upstream=one.name,
@@ -256,7 +261,7 @@ class Fleet:
         for one in settings.upstreams:
             _check(one)
         new = [one for one in settings.upstreams if self._known(one) is None]
-        sharings = {one.name: sharing(settings.coordination, one, self._lost) for one in new}
+        sharings = self._shared(settings, new)
         self._settings, self._sharings, self._table = settings, sharings, None
         members = [self._known(one) for one in settings.upstreams]
         self._leaving = [each for each in (*self._members.values(), *self._leaving) if each not in members]

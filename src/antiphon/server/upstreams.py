@@ -109,6 +109,7 @@ class Upstream:
             auth=self.quirks.auth,
             **_pool_limits(limits),
         )
+        self._told: int | None = None  # how many slots the server has told that it has
         slots = DEFAULT_SLOTS if settings.slots == "auto" else settings.slots
         self._shared: SharedSlots | None = None
         if sharing is None:
@@ -124,6 +125,7 @@ class Upstream:
                 slots,
                 coordinator=sharing.coordinator,
                 lost=lambda lease: sharing.lost(lease.owner),
+                guess=settings.slots == "auto",
                 policy=sharing.policy,
                 gateways=sharing.gateways,
                 queue_limit=limits.queue_length,
@@ -154,7 +156,9 @@ class Upstream:
         return busy
 
     def adopt(self, kind: str | None, slots: int | None) -> None:
-        """What it has told: its kind (None: the configuration says), and how many slots it has."""
+        """What it has told: its kind (None: the configuration says), and its slots (None: it did not say)."""
+        # A server that gives no sign now (`generic`) is slow, not another one.
+        is_another = self._settings.kind == "auto" and kind not in (None, "generic", self.quirks.name)
         if kind is not None and self._settings.kind == "auto":
             self._become(_with_own(by_name(kind), self._settings))
         elif kind is not None and self._settings.kind == "anthropic":
@@ -162,8 +166,19 @@ class Upstream:
             row = by_name(kind)
             facts = {name: getattr(row, name) for name in _OF_THE_SERVER}
             self._become(_with_own(structs.replace(by_name(self.quirks.name), **facts), self._settings))
-        if slots is not None and self._settings.slots == "auto":
+        before = self._told
+        if slots is not None or is_another:
+            self._told = slots
+        if self._settings.slots == "auto":
+            self._adopt_slots(slots, before)
+
+    def _adopt_slots(self, slots: int | None, before: int | None) -> None:
+        """`before`: what had been told until now."""
+        if slots is not None:
             self.slots.set_slots(slots)
+        elif self._told is None and (self._shared is None or before == self.slots.statistics().slots):
+            # A guess. Where others share, it only takes back what we had said of another server.
+            self.slots.set_slots(DEFAULT_SLOTS)
 
     def reconfigure(self, settings: UpstreamSettings, limits: Limits, rules: Rules) -> None:
         """Other settings of the server at the same address, for what is asked of it from now on.
@@ -182,7 +197,10 @@ class Upstream:
         else:
             self._become(_with_own(by_name(self.quirks.name), settings))
         if settings.slots != was.slots:
-            self.slots.set_slots(DEFAULT_SLOTS if settings.slots == "auto" else settings.slots)
+            # `auto`: what was configured holds until the server has told, which is asked anew.
+            known = self._told if settings.slots == "auto" else settings.slots
+            if known is not None:
+                self.slots.set_slots(known)
 
     def _become(self, quirks: Quirks) -> None:
         if quirks == self.quirks:

@@ -28,11 +28,11 @@ async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 class Member:
     """A gateway in this process. `granted` are its leases in order, `lost` those that were lost."""
 
-    def __init__(self, where: str, slots: int, ttl: float, **options) -> None:
+    def __init__(self, where: str, slots: int, ttl: float, coordinator=None, **options) -> None:
         self.granted: list = []
         self.lost: list = []
         self.displaced = 0
-        self.coordinator = open_coordinator(where, "up", ttl=ttl)
+        self.coordinator = coordinator or open_coordinator(where, "up", ttl=ttl)
         self.slots = SharedSlots("up", slots, coordinator=self.coordinator, lost=self.lost.append, **options)
 
     def request(self, share: str = "", weight: float = 1.0):

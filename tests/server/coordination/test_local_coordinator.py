@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import struct
 import time
 
 import pytest
+import structlog
 
 from antiphon.server.coordination import open_coordinator
 from server.coordination.fleet import until
@@ -94,6 +96,37 @@ async def test_it_lingers_too_if_it_was_the_one_that_served(tmp_path, fleet) -> 
     other.request()
     other.request()
     await until(lambda: other.held == 2)
+
+
+async def test_what_the_serving_process_had_lingers_of_all_its_gateways(tmp_path, fleet) -> None:
+    """Two upstreams of one process may be at one URL: their leases are orphans at the same moment."""
+    where = f"local:{tmp_path / 's'}"
+    one, two = await fleet.member(where, 4, TTL, linger=2.0), await fleet.member(where, 4, TTL, linger=3.0)
+    for member, slots in ((one, 1), (two, 2)):
+        for _ in range(slots):
+            member.request()
+    await until(lambda: (one.held, two.held) == (1, 2))
+    (lock,) = (tmp_path / "s").glob("*.lock")
+    assert struct.unpack("=QQ", lock.read_bytes()) == (3, 3000)
+    for lease in (*one.granted, *two.granted):
+        lease.release()
+    await until(lambda: struct.unpack("=QQ", lock.read_bytes())[0] == 0)
+
+
+async def test_nothing_that_is_raised_ends_it(tmp_path, fleet) -> None:
+    one = await fleet.member(f"local:{tmp_path / 's'}", 1, 0.3, wait=False)
+    up, raised = one.slots.on_up, []
+
+    def failing() -> None:
+        if len(raised) < 2:
+            raised.append(1)
+            raise LookupError
+        up()
+
+    one.slots.on_up = failing
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: one.slots.view.born)
+    assert [entry["event"] for entry in logs].count("coordination_failed") == 2
 
 
 async def test_a_server_that_leaves_hands_over(tmp_path, fleet) -> None:

@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 import redis
+import structlog
 
+from antiphon.config import Coordination, UpstreamSettings
+from antiphon.server.backends import nobody, sharing
 from antiphon.server.coordination.shared_slots import CoordinatorGoneError
 from server.coordination.fleet import until
 from server.coordination.servers import RedisServer, SlowProxy
@@ -203,6 +206,60 @@ async def test_all_keys_of_an_upstream_lie_in_one_slot_of_a_cluster(redis_server
         assert {key[: key.index(b"}") + 1] for key in keys} == {b"antiphon:{up}"}
         one.slots._look()
         await until(lambda: all(client.pttl(key) > 0 for key in client.keys("*")))
+
+
+async def test_what_is_stored_tells_no_address(redis_server, fleet) -> None:
+    one = UpstreamSettings(name="gpu-1", base_url="http://vllm.internal:8000/v1", slots=1)
+    other = UpstreamSettings(name="upstream", base_url="http://VLLM.internal:8000/v1/", slots=1)
+    coordination = Coordination(where=redis_server.url)
+    members = []
+    for settings in (one, other):
+        shared = sharing(coordination, settings, nobody)
+        members.append(await fleet.member(redis_server.url, 1, coordinator=shared.coordinator))
+    for member in members:
+        member.request()
+    await until(lambda: sum(member.held for member in members) == 1)
+    with _client(redis_server) as client:
+        keys = b" ".join([*client.keys("*"), *client.pubsub_channels("*")])
+    assert keys
+    for told in (b"vllm", b"internal", b"8000", b"http", b"gpu", b"upstream"):
+        assert told not in keys
+
+
+async def test_nothing_that_is_raised_ends_it_and_nothing_of_it_is_told(redis_server, fleet) -> None:
+    """What the client raises may hold the password, in its text and in its frames."""
+    one = await fleet.member(redis_server.url, 1, 0.3, wait=False)
+    connection_class, raised = one.coordinator._connection_class, []
+
+    def failing(**options):
+        if len(raised) < 3:
+            raised.append(options)
+            raise [TypeError, LookupError, ZeroDivisionError][len(raised) - 1]("s3cret")
+        return connection_class(**options)
+
+    one.coordinator._connection_class = failing
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: one.slots.view.born)
+    told = [entry for entry in logs if entry["event"] == "coordination_failed"]
+    assert [entry["reason"] for entry in told] == ["TypeError", "LookupError", "ZeroDivisionError"]
+    assert not any("exc_info" in entry for entry in logs)
+    assert "s3cret" not in repr(logs)
+
+
+async def test_what_fails_while_it_is_closed_does_not_end_it(redis_server, fleet, monkeypatch) -> None:
+    one = await fleet.member(redis_server.url, 1, 0.6)
+
+    async def failing(self, *args, **kwargs):
+        monkeypatch.undo()
+        raise LookupError("s3cret")
+
+    monkeypatch.setattr(one.coordinator._connection_class, "disconnect", failing)
+    with structlog.testing.capture_logs() as logs:
+        redis_server.kill()
+        await until(lambda: any(entry["event"] == "coordination_failed" for entry in logs))
+        redis_server.start()
+        await until(lambda: not one.slots.alone and one.slots._up and not one.slots._registering)
+    assert "s3cret" not in repr(logs)
 
 
 async def test_only_the_one_connection_and_two_tasks(redis_server, fleet) -> None:

@@ -142,6 +142,22 @@ def test_what_is_remembered_of_shares_is_bounded(redis_server) -> None:
         assert client.hlen(scripts.key("lines")) == 0
 
 
+def test_a_limit_is_forgotten_with_the_last_gateway(redis_server) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        for side in (Scripts(client), Room(born="r", calm=200_000)):
+
+            def limit(gateway, operation, side=side) -> int:
+                answer = side.apply(gateway, 1, TTL, operation, 1000)
+                return (answer[0] if isinstance(answer, tuple) else answer).limit
+
+            assert limit("g1", Register(limit=2, set_limit=True)) == 2
+            assert limit("g2", Register(limit=8)) == 2  # it does not know
+            limit("g1", Leave())
+            assert limit("g2", Renew()) == 2
+            limit("g2", Leave())
+            assert limit("g3", Register(limit=8)) == 8
+
+
 def test_without_a_queue_free_slots_are_granted_all_the_same(redis_server) -> None:
     with redis.Redis(port=redis_server.port) as client:
         for side in (Scripts(client), Room(born="r", calm=200_000)):

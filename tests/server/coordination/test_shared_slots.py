@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from antiphon.server.admission import LeaseState, QueueFullError, SlotStatistics
+from antiphon.server.coordination.protocol import Answer
 from antiphon.server.coordination.shared_slots import CoordinatorGoneError, SharedSlots
 from antiphon.server.reports import ReportStatistics
 from server.coordination.stepped import TTL, Hub, SteppedCoordinator
@@ -222,6 +224,68 @@ def test_a_limit_that_was_lost_with_its_connection_is_said_again(hub) -> None:
     assert one.slots.statistics().slots == 7
 
 
+def test_a_guess_is_never_news(hub) -> None:
+    """A gateway whose server has not told yet takes what the others go by, and works with it."""
+    one, two = Gateway(hub, "g1", 2), Gateway(hub, "g2", 8, guess=True)
+    assert hub.room._limit == 2
+    assert two.slots.statistics().slots == 2
+    for _ in range(8):
+        two.request()
+    hub.settle()
+    assert two.slots.statistics().held == 2
+    two.end.disconnect()
+    two.end.connect()
+    hub.settle()
+    assert (hub.room._limit, one.slots.statistics().slots, two.slots.statistics().slots) == (2, 2, 2)
+
+
+def test_a_guess_counts_where_nobody_knows_more(hub) -> None:
+    one, two = Gateway(hub, "g1", 8, guess=True), Gateway(hub, "g2", 9, guess=True)
+    assert [gateway.slots.statistics().slots for gateway in (one, two)] == [8, 8]
+    two.slots.set_slots(2)  # its server has told
+    hub.settle()
+    one.slots._look()
+    hub.settle()
+    assert [gateway.slots.statistics().slots for gateway in (one, two)] == [2, 2]
+
+
+def test_what_the_server_tells_before_the_coordinator_answers_is_news(hub) -> None:
+    Gateway(hub, "g1", 4)
+    two = Gateway(hub, "g2", 8, connect=False, guess=True)
+    two.end.connect()
+    two.slots.set_slots(2)
+    hub.settle()
+    assert (hub.room._limit, two.slots.statistics().slots) == (2, 2)
+    three = Gateway(hub, "g3", 8, connect=False, guess=True)
+    three.slots.set_slots(3)
+    three.end.connect()
+    hub.settle()
+    assert hub.room._limit == 3
+
+
+def test_who_had_guessed_brings_back_what_it_learnt(hub) -> None:
+    """A coordinator that has lost everything learns the limit from whoever comes first."""
+    Gateway(hub, "g1", 2)
+    two = Gateway(hub, "g2", 8, guess=True)
+    hub.restart()
+    two.slots._look()  # the answer is `stale`
+    hub.settle()
+    assert (hub.room._limit, two.slots.statistics().slots) == (2, 2)
+
+
+def test_alone_who_had_guessed_has_its_part_of_what_it_learnt(hub) -> None:
+    Gateway(hub, "g1", 2)
+    two = Gateway(hub, "g2", 8, guess=True)
+    two.end.disconnect()
+    for _ in range(8):
+        two.request()
+    two.slots._go_alone()
+    assert two.slots.statistics().held == 1
+    two.end.connect()
+    hub.settle()
+    assert hub.room._limit == 2
+
+
 def test_a_full_queue_displaces_the_newest_of_the_longest_share(hub) -> None:
     one, two = Gateway(hub, "g1", 1, queue_limit=3), Gateway(hub, "g2", 1, queue_limit=3)
     flood = [one.request("flood") for _ in range(4)]
@@ -266,6 +330,83 @@ def test_what_it_would_refuse_is_what_it_refuses(hub) -> None:
     before = one.slots.statistics()
     one.request("b")
     assert one.slots.statistics() == before
+
+
+def _full(hub: Hub, queue_limit: int = 2, **options) -> tuple[Gateway, Gateway]:
+    """Two gateways, one slot that is held, and a queue of both that is full of the second one's."""
+    one = Gateway(hub, "g1", 1, queue_limit=queue_limit, **options)
+    two = Gateway(hub, "g2", 1, queue_limit=queue_limit)
+    ended = one.request("z")
+    hub.settle()
+    ended.lease.active = True
+    one.clock.now += 0.4
+    ended.end()
+    for _ in range(queue_limit + 1):
+        two.request("a")
+    hub.settle()
+    return one, two
+
+
+def test_who_had_no_place_in_the_queue_of_all_has_none_for_a_moment(hub) -> None:
+    one, _ = _full(hub)
+    first = one.request("a")
+    assert not one.slots.would_refuse(share="a")
+    hub.settle()
+    assert first.displaced
+    assert one.slots.would_refuse(share="a")
+    assert not one.slots.would_refuse(share="b")  # it did not ask: the flood may give way to it
+    assert not one.request("b").displaced
+    one.clock.now += 0.39  # half of two places of 0.4 s each is 0.4 s
+    assert one.slots.would_refuse(share="a")
+    one.clock.now += 0.02
+    assert not one.slots.would_refuse(share="a")
+
+
+def test_it_is_half_a_second_at_the_longest(hub) -> None:
+    one, _ = _full(hub, 20)
+    one.request("a")
+    hub.settle()
+    one.clock.now += 0.49
+    assert one.slots.would_refuse(share="a")
+    one.clock.now += 0.02
+    assert not one.slots.would_refuse(share="a")
+
+
+def test_alone_nobody_is_turned_down_for_what_the_others_had(hub) -> None:
+    one, _ = _full(hub)
+    one.request("a")
+    hub.settle()
+    assert one.slots.would_refuse(share="a")
+    one.end.disconnect()
+    one.slots._go_alone()
+    assert not one.slots.would_refuse(share="a")
+
+
+def test_while_no_lease_has_ended_nobody_is_turned_down_unasked(hub) -> None:
+    one, two = Gateway(hub, "g1", 1, queue_limit=1), Gateway(hub, "g2", 1, queue_limit=1)
+    for _ in range(2):
+        two.request("a")
+    hub.settle()
+    refused = one.request("a")
+    hub.settle()
+    assert refused.displaced
+    assert not one.slots.would_refuse(share="a")
+
+
+def test_without_a_queue_nobody_is_turned_down_unasked(hub) -> None:
+    """The slot that was taken a moment ago may be free now."""
+    one, two = _full(hub, 0)
+    # Its own queue is that full too, but for what is free as far as it knows.
+    one.slots._view = Answer(gateways=2)
+    refused = one.request("a")
+    hub.settle()
+    assert refused.displaced
+    assert not one.slots._turned_down.holds("a", one.clock.now)
+    two.requests[0].end()
+    hub.settle()
+    one.slots._look()
+    hub.settle()
+    assert not one.slots.would_refuse(share="a")
 
 
 def test_reports_are_compared_with_what_all_gateways_have(hub) -> None:
@@ -484,21 +625,50 @@ def test_closed_refuses_while_the_coordinator_is_gone(hub) -> None:
     one.slots._go_alone()
     assert waiting.displaced
     assert held.holds
+    assert one.slots.closed
     assert one.slots.would_refuse()
     with pytest.raises(CoordinatorGoneError):
         one.request()
     held.end()
     one.end.connect()
     hub.settle()
+    assert not one.slots.closed
     again = one.request()
     hub.settle()
     assert again.holds
+
+
+def test_alone_by_its_own_share_it_is_not_closed(hub) -> None:
+    one = Gateway(hub, "g1", 1)
+    one.end.disconnect()
+    one.slots._go_alone()
+    assert not one.slots.closed
+
+
+def test_a_coordinator_that_is_back_in_a_moment_is_no_warning(hub) -> None:
+    """Workers that stop drain for a while: the one that served the others is only the first to go."""
+    one = Gateway(hub, "g1", 1)
+    with structlog.testing.capture_logs() as logs:
+        one.end.disconnect()
+        one.end.connect()
+        hub.settle()
+        assert {entry["log_level"] for entry in logs} == {"debug"}
+        assert [entry["event"] for entry in logs] == ["coordinator_down", "coordinator_up"]
+        logs.clear()
+        one.end.disconnect()
+        one.slots._go_alone()
+        one.slots._go_alone()  # another connection that did not answer
+        one.end.connect()
+        hub.settle()
+    told = [(entry["event"], entry["log_level"]) for entry in logs if entry["log_level"] != "debug"]
+    assert told == [("without_coordinator", "warning"), ("coordinator_up", "info")]
 
 
 def test_expected_wait_is_of_the_whole_queue(hub) -> None:
     one, two = Gateway(hub, "g1", 1), Gateway(hub, "g2", 1)
     first = one.request()
     hub.settle()
+    first.lease.active = True
     one.clock.now += 10.0
     first.end()
     hub.settle()
@@ -510,6 +680,37 @@ def test_expected_wait_is_of_the_whole_queue(hub) -> None:
     hub.settle()
     assert one.slots.expected_wait() == pytest.approx(40.0)  # three ahead, and one that runs
     assert one.slots.expected_wait(0) == pytest.approx(10.0)
+
+
+def test_expected_wait_of_a_place_is_of_the_whole_queue_too(hub) -> None:
+    """Positions are of this gateway's own part: each has as many of the others' before it as are its part."""
+    one, two = Gateway(hub, "g1", 2), Gateway(hub, "g2", 2)
+    first = one.request()
+    hub.settle()
+    first.lease.active = True
+    one.clock.now += 10.0
+    first.end()
+    hub.settle()
+    for _ in range(4):
+        two.request("a")
+        two.request("b")
+        one.request("a")
+    hub.settle()
+    one.slots._look()
+    hub.settle()
+    here, everywhere = one.slots.statistics().waiting, hub.room._waiting
+    assert (here, len(everywhere)) == (3, 10)
+    waits = [one.slots.expected_wait(position) for position in range(here)]
+    assert waits == pytest.approx([5.0, 20.0, 35.0])
+    assert one.slots.expected_wait(share="a") == pytest.approx(55.0)  # as one at the end of all
+
+
+def test_while_no_lease_has_ended_those_that_are_held_tell_of_the_wait(hub) -> None:
+    one = Gateway(hub, "g1", 1)
+    one.request()
+    hub.settle()
+    one.clock.now += 30.0
+    assert one.slots.expected_wait() == pytest.approx(30.0)
 
 
 async def test_who_leaves_gives_everything_back(hub) -> None:
@@ -530,7 +731,8 @@ class SharedSlotsMachine(RuleBasedStateMachine):
         super().__init__()
         self.hub = Hub()
         self.limit = 3
-        self.gateways = [Gateway(self.hub, f"g{number}", 3) for number in range(3)]
+        self.gateways = [Gateway(self.hub, f"g{number}", 3) for number in range(2)]
+        self.gateways.append(Gateway(self.hub, "g2", 5, guess=True))
         self.peak = 3  # the highest limit since the holders were last within it
 
     def _live(self):

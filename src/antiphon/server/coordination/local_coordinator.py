@@ -32,25 +32,28 @@ _ANSWER: Final = msgspec.json.Decoder(Answer)
 _NOTICE: Final = msgspec.json.Decoder(Notice)
 _LAST_WORDS: Final = 1.0  # seconds to say goodbye in
 _RETRY: Final = (0.01, 0.03)  # seconds: somebody else may be taking over just now
+_PROCESS: Final = secrets.token_hex(4)
 
 
 class LocalCoordinator:
-    """See the module. `ttl` in seconds.
+    """See the module. `upstream` is what all its gateways call it, `name` what the log calls it.
 
-    Raises ValueError if `folder` (made if need be) is not this user's alone: who can write to it could
-    serve in our place.
+    `ttl` in seconds. Raises ValueError if `folder` (made if need be) is not this user's alone: who can write
+    to it could serve in our place.
     """
 
-    def __init__(self, folder: Path, upstream: str, *, ttl: float) -> None:
-        self.gateway = secrets.token_hex(6)
+    def __init__(self, folder: Path, upstream: str, *, ttl: float, name: str | None = None) -> None:
+        # Several of one process may share an upstream: they live apart and die together.
+        self._process = f"{_PROCESS}{os.getpid():x}-"
+        self.gateway = self._process + secrets.token_hex(4)
         self.ttl = ttl
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise ValueError("coordination: the folder must belong to this user and be closed to others")
-        name = hashlib.blake2b(upstream.encode(), digest_size=8).hexdigest()  # a socket's path is short
-        self._socket = folder / f"slots-{name}.sock"
-        self._upstream = upstream
+        digest = hashlib.blake2b(upstream.encode(), digest_size=8).hexdigest()  # a socket's path is short
+        self._socket = folder / f"slots-{digest}.sock"
+        self._name = upstream if name is None else name
         self._listener: Listener | None = None
         self._connection: _Connection | None = None
         self._service: LocalService | None = None
@@ -91,21 +94,29 @@ class LocalCoordinator:
             await self._service.aclose()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                async with asyncio.timeout(self.ttl / 3):
-                    _, connection = await loop.create_unix_connection(
-                        lambda: _Connection(self), str(self._socket)
-                    )
-            except (OSError, TimeoutError):
-                await self._take_over()
-            else:
-                try:
-                    await self._talk(connection)
-                finally:
-                    connection.transport.abort()
+                await self._converse()
+            except Exception:  # a bug of ours: a new connection starts from the truth
+                log.exception("coordination_failed", upstream=self._name)
+                await asyncio.sleep(self.ttl / 6)
             await asyncio.sleep(random.uniform(*_RETRY))  # noqa: S311 - no secret
+
+    async def _converse(self) -> None:
+        """One connection from its start to its end, or the attempt to serve if there is nobody."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.ttl / 3):
+                _, connection = await loop.create_unix_connection(
+                    lambda: _Connection(self), str(self._socket)
+                )
+        except (OSError, TimeoutError):
+            await self._take_over()
+            return
+        try:
+            await self._talk(connection)
+        finally:
+            connection.transport.abort()
 
     async def _talk(self, connection: _Connection) -> None:
         if self._listener is None:
@@ -123,9 +134,9 @@ class LocalCoordinator:
         if self._service is not None:
             return
         try:
-            self._service = await LocalService.open(self._socket, self.gateway)
+            self._service = await LocalService.open(self._socket, self._process)
         except OSError as error:
-            log.warning("coordination_socket", upstream=self._upstream, reason=error.strerror)
+            log.warning("coordination_socket", upstream=self._name, reason=error.strerror)
             await asyncio.sleep(self.ttl / 6)
 
     def _heard(self, line: bytes) -> None:

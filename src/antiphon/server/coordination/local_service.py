@@ -80,10 +80,10 @@ class Lines(asyncio.Protocol):
 class LocalService:
     """See the module; `open` makes one. Times of the room are this process's monotonic clock."""
 
-    def __init__(self, lock: int, socket: Path, gateway: str) -> None:
+    def __init__(self, lock: int, socket: Path, process: str) -> None:
         self._lock = lock
         self._socket = socket
-        self._gateway = gateway  # of this process: it dies when the service does
+        self._process = process  # its gateways die when the service does
         self._will = (0, 0)
         self._room = Room(born=secrets.token_hex(8), calm=_CALM)
         self._members: dict[str, _Member] = {}
@@ -92,10 +92,10 @@ class LocalService:
         self._server: asyncio.Server | None = None
 
     @classmethod
-    async def open(cls, socket: Path, gateway: str) -> LocalService | None:
+    async def open(cls, socket: Path, process: str) -> LocalService | None:
         """Serve, or None if another process does. Raises OSError if the folder cannot be used.
 
-        `gateway` is the id of this process's own gateway.
+        `process` is what the ids of this process's own gateways begin with.
         """
         lock = os.open(socket.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -103,7 +103,7 @@ class LocalService:
         except BlockingIOError:
             os.close(lock)
             return None
-        service = cls(lock, socket, gateway)
+        service = cls(lock, socket, process)
         try:
             service._inherit()
             _unlink(socket)  # of a process that was killed
@@ -139,7 +139,10 @@ class LocalService:
             self._sweep_when_due()
 
     def _write_will(self) -> None:
-        will = self._room.orphans(self._gateway)
+        lingering, linger = self._room.orphans("")
+        own = [self._room.orphans(name) for name in self._members if name.startswith(self._process)]
+        orphans = lingering + sum(count - lingering for count, _ in own)
+        will = (orphans, max((each for _, each in own), default=linger))
         if will != self._will:
             self._will = will
             os.pwrite(self._lock, _WILL.pack(*will), 0)

@@ -2,7 +2,8 @@
 
 Owns the connection of one gateway for one upstream: the scripts' answers and the notices of its channel
 come over the same one (RESP3), so that their order is the order of the changes. Who may have a slot is the
-scripts' business (`redis_scripts`), what to do without an answer is `SharedSlots`'.
+scripts' business (`redis_scripts`), what to do without an answer is `SharedSlots`'; what a URL may say is
+`redis_url`'s. What the client raises may hold the password: of an exception only its type is logged.
 
     coordinator = RedisCoordinator("redis://host:6379/0", "vllm", ttl=6.0)
     coordinator.start(listener)              # connects, and again whenever it has to
@@ -15,16 +16,17 @@ import asyncio
 import contextlib
 import random
 import secrets
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 import structlog
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import MovedError, RedisError
 
 from antiphon.server.coordination.protocol import Answer, Listener, Notice, Operation
 from antiphon.server.coordination.redis_scripts import KEY_NAMES, SCRIPTS
+from antiphon.server.coordination.redis_url import read_url
 
 log = structlog.get_logger("antiphon.coordination")
 
@@ -34,16 +36,20 @@ _LAST_WORDS: Final = 1.0  # seconds to say goodbye in
 
 
 class RedisCoordinator:
-    """See the module. `ttl` in seconds. Raises ValueError for a URL that is none."""
+    """See the module. `upstream` is what all its gateways call it, `name` what the log calls it.
 
-    def __init__(self, url: str, upstream: str, *, ttl: float, prefix: str = "antiphon") -> None:
+    `ttl` in seconds. Raises ValueError for a URL that cannot be used; see `read_url`.
+    """
+
+    def __init__(
+        self, url: str, upstream: str, *, ttl: float, name: str | None = None, prefix: str = "antiphon"
+    ) -> None:
         self.gateway = secrets.token_hex(6)
         self.ttl = ttl
-        self._upstream = upstream
-        options: dict[str, Any] = dict(parse_url(url))
-        self._connection_class: type[AbstractConnection] = options.pop("connection_class", Connection)
+        self._name = upstream if name is None else name
         # No time limit of the client's: an answer that is late is `SharedSlots`' business.
-        self._options = {**options, "protocol": 3, "socket_timeout": None, "health_check_interval": 0}
+        own = {"protocol": 3, "socket_timeout": None, "health_check_interval": 0}
+        self._connection_class, self._options = read_url(url, own)
         tag = f"{prefix}:{{{quote(upstream, safe='')}}}"
         self._keys = [f"{tag}:{name}" for name in KEY_NAMES]
         self._channels = f"{tag}:to:"
@@ -99,14 +105,11 @@ class RedisCoordinator:
         await asyncio.gather(runner, return_exceptions=True)
 
     async def _run(self) -> None:
-        """Connect again whenever the connection is gone, after a pause."""
+        """Connect again whenever the connection is gone, after a pause. Nothing but a goodbye ends it."""
         told = ""
         while True:
-            connection = self._connection_class(**self._options)
             try:
-                async with asyncio.timeout(self.ttl / 3):
-                    await self._open(connection)
-                await self._talk(connection)
+                await self._converse()
             except MovedError as moved:
                 # A cluster: another node has this upstream's slot.
                 self._options["host"] = moved.host or self._options["host"]
@@ -114,18 +117,27 @@ class RedisCoordinator:
                 reason = "moved"
             except (RedisError, OSError, TimeoutError, msgspec.DecodeError) as error:
                 reason = type(error).__name__  # its text may hold an address
-            except Exception as error:  # a bug of ours: a new connection starts from the truth
-                log.exception("coordination_failed", upstream=self._upstream)
+            except Exception as error:  # noqa: BLE001 - a bug, of ours or the client's: the next one starts anew
+                # No traceback: its frames hold the password.
                 reason = type(error).__name__
+                log.error("coordination_failed", upstream=self._name, reason=reason)  # noqa: TRY400 - see above
             else:
-                return  # said goodbye
-            finally:
-                await _close(connection)
+                return
             if reason != told:
-                log.warning("coordinator_unreachable", upstream=self._upstream, reason=reason)
+                log.warning("coordinator_unreachable", upstream=self._name, reason=reason)
                 told = reason
             # Faster than calm lasts after an empty start: 0.4 of the TTL.
             await asyncio.sleep(random.uniform(0.5, 1.0) * min(1.0, self.ttl / 6))  # noqa: S311 - no secret
+
+    async def _converse(self) -> None:
+        """One connection from its start to its end: returns if this gateway has said goodbye."""
+        connection = self._connection_class(**self._options)
+        try:
+            async with asyncio.timeout(self.ttl / 3):
+                await self._open(connection)
+            await self._talk(connection)
+        finally:
+            await _close(connection)
 
     async def _open(self, connection: AbstractConnection) -> None:
         await connection.connect()  # type: ignore[no-untyped-call]  # as the library has it

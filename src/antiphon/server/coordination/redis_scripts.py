@@ -106,6 +106,16 @@ local function mine()
   return keys
 end
 
+local function keep(name, value)
+  call('HSET', meta, name, string.format('%.0f', value))
+end
+
+local function set_limit(value, when)
+  limit, limit_set = value, when
+  keep('limit', limit)
+  keep('limit_set', limit_set)
+end
+
 -- What it holds is free after `linger`: purge() sees to that.
 local function remove(gateway, linger)
   call('ZREM', gateways, gateway)
@@ -119,6 +129,8 @@ local function remove(gateway, linger)
       if linger > 0 then call('ZADD', leases, now + linger, key) else forget(key) end
     end
   end
+  -- Whoever comes next may know another server at this address.
+  if call('ZCARD', gateways) == 0 then set_limit(0, 0) end
 end
 
 -- Who is next of a share: a background request that has seen many others come is like any other.
@@ -279,16 +291,6 @@ local function finish()
   grant()
   tell_others()
   return answer()
-end
-
-local function keep(name, value)
-  call('HSET', meta, name, string.format('%.0f', value))
-end
-
-local function set_limit(value, when)
-  limit, limit_set = value, when
-  keep('limit', limit)
-  keep('limit_set', limit_set)
 end
 
 -- Also for a clock that went back: then nothing that is written down can be compared with it.

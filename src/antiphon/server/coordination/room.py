@@ -150,6 +150,8 @@ class Room:
                 self._linger(key, linger, now)
             else:
                 self._forget(key)
+        if not self._gateways:  # whoever comes next may know another server at this address
+            self._limit = self._limit_set = 0
 
     def _linger(self, key: str, linger: int, now: int) -> None:
         self._longest_linger = max(self._longest_linger, linger)

@@ -15,6 +15,9 @@ the remainder to the lowest ids; what is held stays. `closed`: whoever waits or 
 return everything is registered: what was granted meanwhile may then be more than the limit, and nothing
 else is granted until it is not.
 
+**A guess** of the limit (its server has not told yet) is never news: it counts only where nobody knows more.
+Such a gateway works with what the others have said until it is told itself.
+
 **Lost.** A gateway that stood still for longer than the TTL has lost its leases to others. It learns so
 from the coordinator with the first answer after it runs again: `lost(lease)` is called for each that could
 not be had back, when it is FREE already; releasing it does nothing.
@@ -69,6 +72,7 @@ class CoordinatorGoneError(QueueFullError):
 class SharedSlots(Slots):
     """See the module.
 
+    `guess`: `slots` was neither configured nor told; what `set_slots` says later always was.
     `linger` is how many seconds a lease stays used when this process is gone in the middle of it: the
     upstream may work on. It may be set at any time; the coordinator is told with the next heartbeat.
     `gateways` is how many are taken to share the slots before the coordinator has ever said; `patience` in
@@ -82,6 +86,7 @@ class SharedSlots(Slots):
         *,
         coordinator: Coordinator,
         lost: Callable[[Lease], None],
+        guess: bool = False,
         policy: Policy = "local_share",
         patience: float | None = None,
         gateways: int = 1,
@@ -116,7 +121,7 @@ class SharedSlots(Slots):
         self._unanswered: deque[tuple[float, int, Operation]] = deque()  # when, in which epoch, what
         self._registering = False  # the last `Register` is not answered yet
         self._unreported = False  # something was granted by ourselves after it was sent
-        self._limit_is_news = True
+        self._limit_is_news = not guess
         self._limit_in_flight = 0  # operations that bring the news and are not answered
         self._renewed: float | None = None  # when the last renewal that was answered had been sent
         self._pulse: float | None = None  # when the heartbeat's timer last ran: an old one tells of a stall
@@ -149,6 +154,11 @@ class SharedSlots(Slots):
         return self._alone
 
     @property
+    def closed(self) -> bool:
+        """Nobody is admitted: the coordinator is gone, and the policy says so."""
+        return self._alone and self._policy == "closed"
+
+    @property
     def view(self) -> Answer:
         """How things stand for all gateways, as the coordinator said last."""
         return self._view
@@ -170,7 +180,7 @@ class SharedSlots(Slots):
         `displaced` is also called if the queue of all gateways is full, or when the coordinator is given
         up (policy `closed`). Raises QueueFullError for this gateway's own queue, CoordinatorGoneError.
         """
-        if self._alone and self._policy == "closed":
+        if self.closed:
             raise CoordinatorGoneError
         ticket = Ticket(self, owner, share, self._clock(), granted, displaced)
         if self._full:
@@ -187,7 +197,7 @@ class SharedSlots(Slots):
 
     def would_refuse(self, *, share: str = "", weight: float = 1.0) -> bool:
         """As `Slots.would_refuse`. Of a full queue of all it knows what the coordinator said a moment ago."""
-        if self._alone and self._policy == "closed":
+        if self.closed:
             return True
         if not self._alone and self._turned_down.holds(share, self._clock()):
             return True
@@ -215,22 +225,21 @@ class SharedSlots(Slots):
     def expected_wait(
         self, position: int | None = None, *, share: str = "", weight: float | None = None
     ) -> float:
-        """As `Slots.expected_wait`, in the queue of all gateways. `position` is in that queue too.
+        """As `Slots.expected_wait`, in the queue of all gateways. `position` is in this gateway's own part.
 
-        Of the others' queues only the length is known: a newcomer's place in them is in proportion to
-        its place in ours.
+        Of the others' queues only the length is known: a place in the queue of all is in proportion to
+        the place in ours.
         """
-        ahead = position
-        if ahead is None:
-            ahead = self._queue.ahead_of_newcomer(share, self._used(), weight)
-            if len(self._queue):
-                ahead = ahead * max(len(self._queue), self._view.waiting) // len(self._queue)
-            else:
-                ahead = self._view.waiting
+        here, everywhere = len(self._queue), max(len(self._queue), self._view.waiting)
+        ahead = self._queue.ahead_of_newcomer(share, weight) if position is None else position
+        if here:
+            ahead = ahead * everywhere // here
+        elif position is None:
+            ahead = everywhere
         free = self._free()
         if ahead < free:
             return 0.0
-        return self._hold * (ahead - free + 1) / max(1, self._limit)
+        return self._held_for() * (ahead - free + 1) / max(1, self._limit)
 
     def statistics(self) -> SlotStatistics:
         """`slots` and `free` are everybody's; `held`, `draining` and `waiting` this gateway's."""
@@ -265,12 +274,12 @@ class SharedSlots(Slots):
 
     def _wake(self) -> None:
         """Grant by ourselves, if that is for us to do now."""
-        if not self._alone or self._policy == "closed" or self._granting:
+        if not self._alone or self.closed or self._granting:
             return
         self._granting = True
         try:
             while self._queue and len(self._leases) < self._local_limit():
-                ticket = self._queue.pop(self._used())
+                ticket = self._queue.pop(self._used(), self._local_limit())
                 if ticket is None:
                     return
                 self._unreported = True
@@ -299,7 +308,8 @@ class SharedSlots(Slots):
         self._register()
 
     def on_down(self) -> None:
-        log.warning("coordinator_down", upstream=self.name)
+        # Not worth a warning yet: it may be back in a moment. `without_coordinator` is one.
+        log.debug("coordinator_down", upstream=self.name)
         self._limit_is_news = self._limit_is_news or self._limit_in_flight > 0
         self._limit_in_flight = 0
         self._up = self._registering = False
@@ -412,8 +422,8 @@ class SharedSlots(Slots):
     def _registered(self, answer: Answer) -> None:
         self._registering = False
         self._timers.cancel("patience")
-        if self._alone or not self._past:
-            log.info("coordinator_up", upstream=self.name, gateways=answer.gateways, slots=answer.limit)
+        told = log.info if self._alone or not self._past else log.debug
+        told("coordinator_up", upstream=self.name, gateways=answer.gateways, slots=answer.limit)
         self._alone = False
         self._past = answer.born
         if self._unreported:
@@ -449,9 +459,10 @@ class SharedSlots(Slots):
             self._send(self._renewal())
 
     def _go_alone(self) -> None:
+        if not self._alone:
+            log.warning("without_coordinator", upstream=self.name, policy=self._policy)
         self._alone = True
-        log.warning("without_coordinator", upstream=self.name, policy=self._policy)
-        if self._policy == "closed":
+        if self.closed:
             for ticket in list(self._tickets.values()):
                 self._left(ticket)
                 ticket._displace()
