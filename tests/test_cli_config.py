@@ -86,6 +86,28 @@ def test_the_environment_counts_too() -> None:
     assert "ANTIPHON_GAP: must be a number greater than 0" in result.stderr
 
 
+def test_a_misspelt_variable_is_told_once_and_the_file_is_right() -> None:
+    Path("a.toml").write_text("")
+    result = antiphon("config", "check", "a.toml", env={"ANTIPHON_QUEUE_LENGHT": "sekret"})
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "antiphon: warning: ANTIPHON_QUEUE_LENGHT: no setting has this name; did you mean "
+        "ANTIPHON_QUEUE_LENGTH?\n"
+    )
+    assert "sekret" not in result.output
+
+
+def test_a_glob_that_is_never_reached_is_told_and_the_file_is_right() -> None:
+    models_ = "".join(f'[[models]]\nname = "{name}"\nupstream = "gpu1"\n' for name in ("c*", "claude-*"))
+    Path("a.toml").write_text(UPSTREAM + models_)
+    result = antiphon("config", "check", "a.toml")
+    assert result.exit_code == 0
+    assert (
+        "antiphon: warning: a.toml:8: models[1].name: claude-* is never reached: models[0] (c*)"
+        in result.stderr
+    )
+
+
 OPEN = '[server]\nhost = "0.0.0.0"\nkeys_file = "keys.json"\n'
 
 
@@ -189,7 +211,9 @@ def test_a_place_that_cannot_be_written() -> None:
 
 
 def test_it_asks_about_what_is_found_and_what_is_elsewhere(monkeypatch) -> None:
-    with serving(models("a")) as one, serving(models("b", "c")) as other:
+    ours = models("d", "e", "f") | {"/props": {"total_slots": 6, "build_info": "b7500"}}
+    with serving(models("a")) as one, serving(models("b", "c")) as other, serving(ours) as named:
+        monkeypatch.setattr(config_probe.find_server, "__kwdefaults__", {"time_limit": 30})
         monkeypatch.setattr(config_probe, "PORTS", ((one, "vllm"), (other, "ollama")))
         monkeypatch.setattr(config_probe.find_servers, "__kwdefaults__", {"time_limit": 30})
         answers = [
@@ -201,16 +225,22 @@ def test_it_asks_about_what_is_found_and_what_is_elsewhere(monkeypatch) -> None:
             "https://api.example.com/v1",
             "hosted",
             "sk-the-key-itself",
-            "https://api.example.com/v1",
+            "https://api.groq.com/openai/v1",
             "hosted",
             "HOSTED_KEY",
-            "http://10.0.0.9:8000/v1",
+            f"http://127.0.0.1:{one}/v1",
             "",  # the name that is proposed
             "",  # no key
+            f"http://127.0.0.1:{named}/v1",
+            "named",
+            "NAMED_KEY",
             "",  # no more
         ]
-        result = antiphon("init", input="\n".join([*answers, ""]))
+        result = antiphon("init", input="\n".join([*answers, ""]), env={"NAMED_KEY": "sekret"})
     assert result.exit_code == 0, result.output
+    assert "  It is a server of no known kind with 1 model.\n" in result.stdout
+    assert "  It is llama.cpp b7500 with 3 models and 6 slots.\n" in result.stdout
+    assert "sekret" not in result.output
     assert "Use vLLM at" in result.stdout
     assert f"Use Ollama at http://127.0.0.1:{other}/v1 (2 models)?" in result.stdout
     assert "must begin with http:// or https://" in result.stderr
@@ -218,13 +248,37 @@ def test_it_asks_about_what_is_found_and_what_is_elsewhere(monkeypatch) -> None:
     assert "HOSTED_KEY is not set" in result.stderr
     text = Path("antiphon.toml").read_text()
     assert "sk-the-key-itself" not in text
-    settings = load(Path("antiphon.toml"), {"HOSTED_KEY": "k"}).settings
+    settings = load(Path("antiphon.toml"), {"HOSTED_KEY": "k", "NAMED_KEY": "x"}).settings
     assert [(each.name, each.base_url) for each in settings.upstreams] == [
         ("ollama", f"http://127.0.0.1:{other}/v1"),
-        ("hosted", "https://api.example.com/v1"),
-        ("upstream", "http://10.0.0.9:8000/v1"),
+        ("hosted", "https://api.groq.com/openai/v1"),
+        ("upstream", f"http://127.0.0.1:{one}/v1"),
+        ("named", f"http://127.0.0.1:{named}/v1"),
     ]
     assert settings.upstreams[1].api_key == "k"
+    assert [each.slots for each in settings.upstreams] == ["auto", "auto", "auto", 6]
+    assert [target.upstream for each in settings.models if each.name == "d" for target in each.targets] == [
+        "named"
+    ]
+
+
+def test_a_server_that_is_not_there_yet_is_written_all_the_same() -> None:
+    with serving({}) as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        result = antiphon("init", input=f"{url}\n\n\n\n")
+    assert result.exit_code == 0, result.output
+    assert "No server lists its models there now" in result.stdout
+    (one,) = load(Path("antiphon.toml"), {}).settings.upstreams
+    assert (one.name, one.base_url, one.kind, one.slots) == ("upstream", url, "auto", "auto")
+
+
+def test_the_slots_that_a_server_tells_are_written(monkeypatch) -> None:
+    told = models("m") | {"/props": {"total_slots": 4, "build_info": "b7500"}}
+    with serving(told) as port:
+        monkeypatch.setattr(config_probe, "PORTS", ((port, "vllm"),))
+        monkeypatch.setattr(config_probe.find_servers, "__kwdefaults__", {"time_limit": 30})
+        assert antiphon("init", "--yes").exit_code == 0
+    assert [each.slots for each in load(Path("antiphon.toml"), {}).settings.upstreams] == [4]
 
 
 def test_leaving_the_questions_writes_nothing() -> None:

@@ -103,16 +103,28 @@ def test_an_upstream_on_the_command_line_stands_over_a_file_that_nobody_named(se
     assert [each.name for each in served[0].settings.upstreams] == ["upstream"]
 
 
+def test_a_misspelt_variable_is_told_once(served) -> None:
+    result = serve(env={"ANTIPHON_PROT": "sekret"})
+    assert result.exit_code == 0
+    said = "antiphon: warning: ANTIPHON_PROT: no setting has this name; did you mean ANTIPHON_PORT?\n"
+    assert result.stderr == said
+
+
+def test_a_variable_that_a_flag_names_is_not_told(served) -> None:
+    result = serve("--upstream", URL, "--api-key-env", "ANTIPHON_GPU", env={"ANTIPHON_GPU": "k"})
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 REFUSED = [
     (["--port", "65536"], "--port: must be a whole number from 0 to 65535"),
-    (["--workers", "0"], "--workers: must be a whole number of at least 1"),
+    (["--workers", "0"], "--workers: must be a whole number from 1 to 1024"),
     (["--config", "a.toml", "--upstream", URL], "--upstream: contradicts --config"),
     (["--slots", "3"], "--slots: needs --upstream"),
     (["--kind", "vllm"], "--kind: needs --upstream"),
     (["--api-key-env", "K"], "--api-key-env: needs --upstream"),
     (["--upstream", URL, "--api-key-env", "NOT_SET"], "--api-key-env NOT_SET: this environment variable is"),
-    (["--upstream", URL, "--slots", "0"], "--slots: must be a whole number of at least 1 or auto"),
-    (["--upstream", URL, "--slots", "x"], "--slots: must be a whole number of at least 1 or auto"),
+    (["--upstream", URL, "--slots", "0"], "--slots: must be a whole number from 1 to 1000000 or auto"),
+    (["--upstream", URL, "--slots", "x"], "--slots: must be a whole number from 1 to 1000000 or auto"),
     (["--upstream", URL, "--kind", "vlm"], "--kind: there is no kind vlm; did you mean vllm?"),
     (["--upstream", "127.0.0.1:8000"], "--upstream: must begin with http:// or https://"),
     (["--upstream", "http://u:sekret@h/v1"], "--upstream: must not contain a user name or password"),

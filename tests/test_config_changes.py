@@ -17,7 +17,7 @@ from antiphon.config import (
     TargetSettings,
     UpstreamSettings,
 )
-from antiphon.config_changes import NEEDS_RESTART, Changes, changes
+from antiphon.config_changes import NEEDS_RESTART, Changes, changes, taken_over
 
 
 def upstream(name: str, **more) -> UpstreamSettings:
@@ -122,3 +122,12 @@ def test_what_needs_a_restart_is_told_in_words_without_secrets() -> None:
 def test_embedded_upstreams_do_not_come_or_go() -> None:
     assert changes(OLD, Settings()).restart == ("upstreams: your own ones stay until a restart",)
     assert changes(Settings(), OLD).restart == ("upstreams: the embedded ones stay until a restart",)
+
+
+def test_all_but_what_needs_a_restart_is_taken_over() -> None:
+    new = structs.replace(OLD, **OTHER)
+    taken = taken_over(OLD, new)
+    for name in OTHER:
+        assert getattr(taken, name) == getattr(OLD if name in NEEDS_RESTART else new, name)
+    assert taken_over(OLD, structs.replace(OLD, upstreams=())).upstreams == OLD.upstreams
+    assert taken_over(Settings(), OLD).upstreams == ()

@@ -304,6 +304,7 @@ def test_every_name_in_the_environment_sets_its_setting(variable) -> None:
     table, name = environment_names()[variable]
     words = {"strict": "true", "log_json": "1", "allow_anonymous": "True", "pdf": "refuse"}
     words |= {"log_level": "error", "coordination_policy": "closed", "host": "localhost", "keys_file": "k"}
+    words |= {"tick": "7", "workers": "7"}
     words |= {"admin_key": "0123456789abcdef", "admin_key_file": "f", "coordination": "redis://h"}
     Path("f").write_text("0123456789abcdef")
     tables = loaded(UPSTREAM, {variable: words.get(name, "4096")}).tables
@@ -313,8 +314,34 @@ def test_every_name_in_the_environment_sets_its_setting(variable) -> None:
     assert all(getattr(tables.limits, each) == getattr(Limits(), each) for each in others)
 
 
-def test_the_environment_may_say_other_things() -> None:
+def test_what_is_no_setting_sets_nothing() -> None:
     assert load(None, {"ANTIPHON_COLOUR": "blue", "CONNECT": "1", "antiphon_gap": "1"}).settings == Settings()
+
+
+def test_a_queue_of_no_length_is_one() -> None:
+    assert loaded("[limits]\nqueue_length = 0").settings.limits.queue_length == 0
+    assert load(None, {"ANTIPHON_QUEUE_LENGTH": "0"}).settings.limits.queue_length == 0
+
+
+def test_a_variable_that_nothing_reads_is_told_without_its_value() -> None:
+    environ = {"ANTIPHON_QUEUE_LENGHT": "sekret"}
+    said = "ANTIPHON_QUEUE_LENGHT: no setting has this name; did you mean ANTIPHON_QUEUE_LENGTH?"
+    assert loaded("", environ).warnings == [said]
+    with pytest.raises(ConfigError) as error:
+        loaded("port = 1", environ)
+    assert error.value.warnings == (said,)
+
+
+def test_a_variable_that_the_file_or_a_flag_names_is_read() -> None:
+    environ = {"ANTIPHON_GPU1": "http://127.0.0.1:8000/v1", "ANTIPHON_OTHER": "k"}
+    file = UPSTREAM.replace("http://127.0.0.1:8000/v1", "${ANTIPHON_GPU1}")
+    assert loaded(file, environ).warnings == ["ANTIPHON_OTHER: no setting has this name"]
+    flags = {
+        ("upstreams", 0, "name"): Flag("upstream", "--upstream"),
+        ("upstreams", 0, "base_url"): Flag("http://127.0.0.1:8000/v1", "--upstream"),
+        ("upstreams", 0, "api_key"): Flag("k", "--api-key-env", "ANTIPHON_OTHER"),
+    }
+    assert loaded("", {"ANTIPHON_OTHER": "k"}, flags).warnings == []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +355,7 @@ def test_the_environment_may_say_other_things() -> None:
         ("MAX_BODY", "1023"),
         ("MAX_BODY", "1.5"),
         ("MAX_BODY", "32MiB"),
-        ("QUEUE_LENGTH", "0"),
+        ("QUEUE_LENGTH", "-1"),
         ("STRICT", "perhaps"),
         ("PORT", "http"),
         ("LOG_LEVEL", "loud"),
@@ -361,7 +388,7 @@ def test_an_upstream_of_flags_stands_alone() -> None:
     assert found.settings.upstreams[0].slots == 3
     assert found.settings.models == ()
     wrong = {**flags, ("upstreams", 0, "slots"): Flag("0", "--slots")}
-    assert refused("", {}, wrong) == ["--slots: must be a whole number of at least 1 or auto"]
+    assert refused("", {}, wrong) == ["--slots: must be a whole number from 1 to 1000000 or auto"]
 
 
 def test_the_same_is_read_again_under_the_same_flags() -> None:
@@ -402,6 +429,23 @@ def test_the_file_that_is_found(here) -> None:
         (
             UPSTREAM.replace("127.0.0.1", "api.example.com") + 'api_key = "${K}"',
             ["a.toml:3: upstreams[0].base_url: http:// sends the key unencrypted over the network"],
+        ),
+        (
+            UPSTREAM
+            + MODEL
+            + "window = 10\nfallbacks.overflow = 'n'\n"
+            + MODEL.replace('"m"', '"n"')
+            + "window = 10",
+            ["a.toml:8: models[0].fallbacks.overflow: n has no larger window (10 tokens) than m (10)"],
+        ),
+        (UPSTREAM + MODEL + "fallbacks.overflow = 'n'\n" + MODEL.replace('"m"', '"n"') + "window = 10", []),
+        (
+            UPSTREAM
+            + MODEL
+            + "window = 9\nfallbacks.overflow = 'n'\n"
+            + MODEL.replace('"m"', '"n"')
+            + "window = 10",
+            [],
         ),
         (UPSTREAM.replace("127.0.0.1", "10.0.0.1") + 'api_key = "${K}"', []),
         (UPSTREAM.replace("127.0.0.1", "gpu.lan") + 'api_key = "${K}"', []),

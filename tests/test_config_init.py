@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from antiphon.config_file import load
 from antiphon.config_init import Chosen, chosen, config_text, label, unused_name
-from antiphon.config_probe import PORTS, Found, find_servers
+from antiphon.config_probe import PORTS, TIME_LIMIT, Found, find_server, find_servers
+from antiphon.server import recognition
 from inference_servers import models, serving
 
 
@@ -51,6 +52,10 @@ def test_the_usual_ports() -> None:
         11434: "ollama",
         1234: "lmstudio",
     }
+
+
+def test_recognition_has_its_time() -> None:
+    assert TIME_LIMIT > recognition.TIME_LIMIT
 
 
 async def test_what_answers_with_models_is_found_in_the_order_of_the_ports() -> None:
@@ -129,6 +134,48 @@ async def test_a_server_that_lists_its_models_and_hangs_then_is_one_all_the_same
     assert found == [Found("sglang", f"http://127.0.0.1:{port}/v1", models=("a",), is_guess=True)]
 
 
+def keyed(names: tuple[str, ...], key: str) -> Any:
+    async def answer(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != f"Bearer {key}":
+            return web.Response(status=401)
+        return web.json_response(models(*names)["/v1/models"])
+
+    return answer
+
+
+async def test_a_server_that_is_named_is_asked_with_its_key() -> None:
+    props = {"total_slots": 3, "build_info": "b7500"}
+    with serving({"/v1/models": keyed(("a",), "k"), "/props": props}) as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        assert await find_server(recognition.look, url, None, time_limit=30) is None
+        found = await find_server(recognition.look, f"{url}/", "k", time_limit=30)
+    assert found == Found("llamacpp", f"{url}/", "b7500", 3, ("a",))
+
+
+async def test_a_server_that_is_named_and_gives_no_sign_is_of_no_kind() -> None:
+    with serving(models("a")) as port:
+        found = await find_server(looks("generic"), f"http://127.0.0.1:{port}/v1", None, time_limit=30)
+    assert found == Found("generic", f"http://127.0.0.1:{port}/v1", models=("a",))
+    assert label(found) == "a server of no known kind"
+
+
+@pytest.mark.parametrize("key", ["a\nb", "\N{SNOWMAN}", " k"])
+async def test_a_key_that_no_header_can_carry_is_sent_nowhere(key) -> None:
+    async def look(session: aiohttp.ClientSession, base_url: str, api_key: str | None) -> Seen:
+        raise AssertionError
+
+    with serving(models("a")) as port:
+        assert await find_server(look, f"http://127.0.0.1:{port}/v1", key, time_limit=30) is None
+
+
+async def test_a_hosted_api_is_not_asked() -> None:
+    async def look(session: aiohttp.ClientSession, base_url: str, api_key: str | None) -> Seen:
+        raise AssertionError
+
+    found = await find_server(look, "https://api.groq.com/openai/v1", "k")
+    assert found == Found("groq", "https://api.groq.com/openai/v1")
+
+
 async def test_a_bug_is_not_swallowed() -> None:
     async def look(session: aiohttp.ClientSession, base_url: str, api_key: str | None) -> Seen:
         raise ZeroDivisionError
@@ -152,6 +199,32 @@ def test_names_are_not_used_twice() -> None:
     assert unused_name("vllm", ["vllm"]) == "vllm-2"
     assert unused_name("vllm", ["vllm", "vllm-2", "x"]) == "vllm-3"
     assert unused_name("vllm", ["vllm", "vllm-3"]) == "vllm-2"
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("vllm", "auto"),
+        ("groq", "auto"),
+        ("generic", "auto"),
+        ("azure", "azure"),  # its key travels in another header
+        ("anthropic-api", "anthropic"),
+    ],
+)
+def test_a_kind_is_written_where_the_first_request_needs_it(kind, written) -> None:
+    assert chosen(Found(kind, "http://h/v1"), []).kind == written
+
+
+def test_slots_are_written_as_they_were_told_and_missed_where_they_were_not() -> None:
+    text = config_text([chosen(Found("llamacpp", "http://h/v1", slots=4), [])])
+    assert "\nslots = 4    # requests that it may work on at once; the others wait here\n" in text
+    text = config_text([chosen(Found("vllm", "http://h/v1"), [])])
+    assert (
+        '\nslots = "auto"    # requests at once: it does not tell, so this is 8; set how many it takes\n'
+        in text
+    )
+    text = config_text([Chosen("away", "http://h/v1")])  # nobody answered
+    assert '\nslots = "auto"    # requests that it may work on at once; the others wait here\n' in text
 
 
 def test_a_guess_is_written_down_and_what_was_recognised_is_recognised_again() -> None:

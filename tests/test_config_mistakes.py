@@ -21,7 +21,34 @@ def here(tmp_path, monkeypatch) -> Path:
 MISTAKES = [
     # Names
     ("[server]\nprot = 1", "2: server.prot: there is no such setting; did you mean port?"),
-    ("[sever]\nport = 1", "1: sever: there is no such setting; did you mean server?"),
+    ("[sever]\nport = 1", "1: sever: there is no such table; did you mean [server]?"),
+    ("[[sever]]", "1: sever: there is no such table; did you mean [server]?"),
+    (
+        UPSTREAM.replace("upstreams", "upstream"),
+        "1: upstream: there is no such table; did you mean [[upstreams]]?",
+    ),
+    (
+        MODEL + UPSTREAM.replace("[[upstreams]]", "[upstream]"),
+        "4: upstream: there is no such table; did you mean [[upstreams]]?",
+    ),
+    (UPSTREAM + "[model]\nname = 'm'", "4: model: there is no such table; did you mean [[models]]?"),
+    (
+        UPSTREAM
+        + MODEL
+        + "fallbacks.failed = 'n'\n"
+        + MODEL.replace("models", "model").replace('"m"', '"n"'),
+        "8: model: there is no such table; did you mean [[models]]?",
+    ),
+    ("server = {}\nmodels = 3", "2: models: must be a list of tables: [[models]]"),
+    ("[quirks]\nprefill = true", "1: quirks: there is no such table here; it belongs to [[upstreams]]"),
+    (
+        "[database]\nx = 1",
+        (
+            "1: database: there is no such table; there is [server], [[upstreams]], [[models]], [limits], "
+            "[health], [retries]"
+        ),
+    ),
+    ("model = 1", "1: model: there is no such setting here; it belongs to [[models]]"),
     (
         "[retries]\nx = 1",
         "2: retries.x: there is no such setting; there is attempts, budget",
@@ -45,7 +72,7 @@ MISTAKES = [
     ("[server]\nport = 65536", "2: server.port: must be a whole number from 0 to 65535; it is 65536"),
     ('[server]\nport = "80"', '2: server.port: must be a whole number from 0 to 65535; it is "80"'),
     ("[server]\nport = true", "2: server.port: must be a whole number from 0 to 65535; it is true"),
-    ("[server]\nworkers = 0", "2: server.workers: must be a whole number of at least 1; it is 0"),
+    ("[server]\nworkers = 0", "2: server.workers: must be a whole number from 1 to 1024; it is 0"),
     ('[server]\nstrict = "yes"', '2: server.strict: must be true or false; it is "yes"'),
     (
         '[server]\npdf = "image"',
@@ -57,19 +84,39 @@ MISTAKES = [
     ("[limits]\ngap = 0", "2: limits.gap: must be a number greater than 0; it is 0"),
     ("[limits]\ngap = inf", "2: limits.gap: must be a number greater than 0; it is Infinity"),
     ("[limits]\ngap = nan", "2: limits.gap: must be a number greater than 0; it is NaN"),
-    ("[limits]\nmax_body = 1023", "2: limits.max_body: must be a whole number of at least 1024; it is 1023"),
-    ("[limits]\nmax_body = 1.5e9", "2: limits.max_body: must be a whole number of at least 1024; it is "),
+    (
+        "[limits]\nmax_body = 1023",
+        "2: limits.max_body: must be a whole number from 1024 to 1099511627776; it is 1023",
+    ),
+    (
+        "[limits]\nmax_body = 1.5e9",
+        "2: limits.max_body: must be a whole number from 1024 to 1099511627776; it is ",
+    ),
+    ("[limits]\ntick = 61", "2: limits.tick: must be a number greater than 0 and at most 60; it is 61"),
+    (
+        "[limits]\nqueue_length = -1",
+        "2: limits.queue_length: must be a whole number from 0 to 1000000000; it is -1",
+    ),
+    ("[server]\nworkers = 8080", "2: server.workers: must be a whole number from 1 to 1024; it is 8080"),
+    (
+        "[health]\nfailure_rate = 3",
+        "2: health.failure_rate: must be a number greater than 0 and at most 1; it is 3",
+    ),
+    (
+        "[health]\nvolume = 10000000000000000000",
+        "2: health.volume: must be a whole number from 1 to 1000000; it is 10000000000000000000",
+    ),
     ("[retries]\nbudget = 2", "2: retries.budget: must be a number from 0 to 1; it is 2"),
-    ("[retries]\nattempts = 0", "2: retries.attempts: must be a whole number of at least 1; it is 0"),
-    ("[health]\nopen_after = 0", "2: health.open_after: must be a whole number of at least 1; it is 0"),
+    ("[retries]\nattempts = 0", "2: retries.attempts: must be a whole number from 1 to 1000000; it is 0"),
+    ("[health]\nopen_after = 0", "2: health.open_after: must be a whole number from 1 to 1000000; it is 0"),
     (
         UPSTREAM + "slots = 0",
-        "4: upstreams[0].slots: must be a whole number of at least 1 or auto; it is 0",
+        "4: upstreams[0].slots: must be a whole number from 1 to 1000000 or auto; it is 0",
     ),
     (
         UPSTREAM + 'slots = "atuo"',
         (
-            '4: upstreams[0].slots: must be a whole number of at least 1 or auto; it is "atuo"; '
+            '4: upstreams[0].slots: must be a whole number from 1 to 1000000 or auto; it is "atuo"; '
             "did you mean auto?"
         ),
     ),
@@ -83,7 +130,7 @@ MISTAKES = [
     (UPSTREAM + "quirks = 3", "4: upstreams[0].quirks: must be a table; it is 3"),
     (
         UPSTREAM + MODEL + "window = 0",
-        "7: models[0].window: must be a whole number of at least 1; it is 0",
+        "7: models[0].window: must be a whole number from 1 to 1000000000; it is 0",
     ),
     (
         UPSTREAM + '[[models]]\nname = "m"\ntargets = [{ upstream = "gpu1", weight = 0 }]',
@@ -103,7 +150,18 @@ MISTAKES = [
     # Forms
     ("server = 1", "1: server: must be a table: [server]"),
     ("[[server]]", "1: server: must be a table: [server]"),
-    ("[upstreams]\nname = 1", "1: upstreams: must be a list of tables: [[upstreams]]"),
+    (
+        "[upstreams]\nname = 1",
+        "1: upstreams: must be a list of tables: write [[upstreams]], also where there is one",
+    ),
+    (
+        '[server]\ncoordination = "redis://h"\n[upstreams]\nname = "gpu1"\n' + MODEL,
+        "3: upstreams: must be a list of tables: write [[upstreams]], also where there is one",
+    ),
+    (
+        UPSTREAM + '[[models]]\nname = "m"\n[models.targets]\nupstream = "gpu1"',
+        "6: models[0].targets: must be a list of tables: write [[models.targets]], also where there is one",
+    ),
     ("upstreams = [1]", "1: upstreams[0]: must be a table: [[upstreams]]"),
     (UPSTREAM + MODEL + "fallbacks = 1", "7: models[0].fallbacks: must be a table: [models.fallbacks]"),
     ('[[upstreams]]\nname = "a"', "1: upstreams[0]: base_url is missing: what stands before "),

@@ -13,7 +13,9 @@ import sys
 
 import aiohttp
 import pytest
+from typer.testing import CliRunner
 
+from antiphon.cli import app
 from antiphon.simulator import Faults, Simulator, SimulatorSettings
 
 pytestmark = pytest.mark.timeout(30)
@@ -550,3 +552,15 @@ def test_run_serves_until_a_signal_and_exits_cleanly(number, tmp_path):
     assert re.search(r"at http://127\.0\.0\.1:[1-9]\d*/v1, its log is ", greeting)
     assert "curl -N http://127.0.0.1:" in greeting
     assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_in_plain_words(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = CliRunner().invoke(app, ["simulate", "--port", str(port)])
+    assert result.exit_code == 2
+    assert result.stderr == f"antiphon: --port {port}: Address already in use; choose another with --port\n"
+    result = CliRunner().invoke(app, ["simulate", "--port", "0", "--log", str(tmp_path / "no" / "log")])
+    assert result.exit_code == 2
+    assert "cannot write the log" in result.stderr
+    assert "--port" not in result.stderr

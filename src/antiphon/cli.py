@@ -6,6 +6,7 @@ Owns flags and what is printed; everything that they start lives elsewhere, and 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -93,7 +94,10 @@ def simulate(
     try:
         run(SimulatorSettings(port=port, log_path=log, token_interval=token_interval / 1000, faults=faults))
     except OSError as error:
-        stop(str(error))
+        # The log's refusals are whole sentences; of a port only the number says which errno it was.
+        if error.errno is None:
+            stop(str(error))
+        stop(f"--port {port}: {os.strerror(error.errno)}; choose another with --port")
 
 
 def main() -> None:

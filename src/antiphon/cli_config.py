@@ -106,7 +106,8 @@ def init(
 ) -> None:
     """Write a file of settings for the inference servers that you run.
 
-    Looks for vLLM, SGLang, llama.cpp, Ollama and LM Studio on their usual ports of this machine.
+    Looks for vLLM, SGLang, llama.cpp, Ollama and LM Studio on their usual ports of this machine, and asks
+    each server, also one that you name, what it is and how many requests it takes at once.
     """
     from antiphon import config_probe
     from antiphon.config_init import config_text
@@ -155,6 +156,7 @@ def _ask(found: list[Found]) -> list[Chosen]:
         typer.echo("No inference server answers on the usual ports of this machine.")
     for each in found:
         count = f"{len(each.models)} model{'' if len(each.models) == 1 else 's'}"
+        count += f", {each.slots} slots" if each.slots else ""
         if typer.confirm(f"Use {label(each)} at {each.base_url} ({count})?", default=True):
             servers.append(chosen(each, [server.name for server in servers]))
     while url := typer.prompt("Another server's base URL (empty: no more)", default="", show_default=False):
@@ -164,8 +166,10 @@ def _ask(found: list[Found]) -> list[Chosen]:
 
 
 def _other(url: str, servers: list[Chosen]) -> Chosen | None:
-    """A server that the user names. What it is, it tells when the gateway starts."""
-    from antiphon.config_init import Chosen, unused_name
+    """A server that the user names, with what it tells of itself now."""
+    from msgspec.structs import replace
+
+    from antiphon.config_init import Chosen, chosen, label, unused_name
     from antiphon.server.upstream_dial import parse_base_url
 
     try:
@@ -187,4 +191,24 @@ def _other(url: str, servers: list[Chosen]) -> Chosen | None:
             "that is not the name of an environment variable; the key itself does not belong here", err=True
         )
         return None
-    return Chosen(name, url, key_variable=variable or None)
+    found = asyncio.run(_look_at(url, os.environ.get(variable) if variable else None))
+    if found is None:
+        typer.echo("  No server lists its models there now: it is asked again when the gateway starts.")
+        return Chosen(name, url, key_variable=variable or None)
+    typer.echo(f"  It is {label(found)}{_numbers(found)}.")
+    return replace(chosen(found, taken), name=name, key_variable=variable or None)
+
+
+async def _look_at(url: str, key: str | None) -> Found | None:
+    from antiphon.config_probe import find_server
+    from antiphon.server.recognition import look
+
+    return await find_server(look, url, key)
+
+
+def _numbers(found: Found) -> str:
+    """How many models and slots it told, for a sentence."""
+    models = f"{len(found.models)} model{'' if len(found.models) == 1 else 's'}" if found.models else ""
+    slots = f"{found.slots} slots" if found.slots else ""
+    told = " and ".join(each for each in (models, slots) if each)
+    return f" with {told}" if told else ""

@@ -168,7 +168,7 @@ def _one_upstream(
     if api_key_env is not None:
         if not (key := os.environ.get(api_key_env)):
             stop(f"--api-key-env {api_key_env}: this environment variable is not set")
-        values["api_key"] = Flag(key, "--api-key-env")
+        values["api_key"] = Flag(key, "--api-key-env", api_key_env)
     return {("upstreams", 0, name): flag for name, flag in values.items()}
 
 

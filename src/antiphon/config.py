@@ -21,8 +21,8 @@ from antiphon.core.dialects.overrides import Overrides as Overrides  # noqa: PLC
 MIB = 1024 * 1024
 
 Seconds = Annotated[float, Meta(gt=0)]
-Bytes = Annotated[int, Meta(ge=1024)]
-Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=1024, le=1024 * 1024 * MIB)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Text = Annotated[str, Meta(min_length=1)]
 
 PdfMode: TypeAlias = Literal["text", "images", "refuse"]
@@ -61,7 +61,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Text, Meta(description="where to listen; others than loopback need keys, or `allow_anonymous`")
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 8080
-    workers: Annotated[Count, Meta(description="processes on the port; they share the slots")] = 1
+    workers: Annotated[
+        int, Meta(ge=1, le=1024, description="processes on the port; they share the slots")
+    ] = 1
     strict: Annotated[bool, Meta(description="refuse requests that cannot be carried in full")] = False
     pdf: Annotated[
         PdfMode,
@@ -155,7 +157,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 30.0
     keep_alive: Annotated[Seconds, Meta(description="for which an idle client connection is kept")] = 75.0
     upstream_idle: Annotated[Seconds, Meta(description="for which an idle upstream connection is kept")] = 3.0
-    tick: Annotated[Seconds, Meta(description="between two looks at all of the above")] = 1.0
+    tick: Annotated[Seconds, Meta(le=60, description="between two looks at all of the above")] = 1.0
     max_body: Annotated[Bytes, Meta(description="of a request body; more is 413")] = 32 * MIB
     max_headers: Annotated[Bytes, Meta(description="of request or response headers; more is 431 or 502")] = (
         64 * 1024
@@ -175,7 +177,13 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Seconds, Meta(description="that the worker process may take for one body; then 400")
     ] = 20.0
     queue_length: Annotated[
-        Count, Meta(description="requests that may wait for one upstream; more is 529")
+        int,
+        Meta(
+            ge=0,
+            le=10**9,
+            description="requests that may wait for one upstream; more is 529; 0: none waits, 529 at once "
+            "where every slot is taken",
+        ),
     ] = 1024
 
 
@@ -302,7 +310,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tuple[TargetSettings, ...], Meta(min_length=1, description="where it runs: a list of tables")
     ]
     window: Annotated[
-        Count | None,
+        Annotated[int, Meta(ge=1, le=10**9)] | None,
         Meta(description="tokens of prompt and answer together; without it what its server tells"),
     ] = None
     overrides: Annotated[Overrides, Meta(description="a table: what is set in every request for it")] = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from antiphon.config import ServerSettings, Settings
 
@@ -109,3 +109,11 @@ def _other(old: Mapping[str, Struct], new: Mapping[str, Struct]) -> tuple[str, .
 
 def _members(old: Struct, new: Struct) -> tuple[str, ...]:
     return tuple(name for name in new.__struct_fields__ if getattr(old, name) != getattr(new, name))
+
+
+def taken_over(now: Settings, wanted: Settings) -> Settings:
+    """What of `wanted` a process that runs with `now` can take over: all but what needs a restart."""
+    kept = {name: getattr(now, name) for name in NEEDS_RESTART}
+    if bool(now.upstreams) != bool(wanted.upstreams):  # the embedded ones do not come or go
+        kept |= {"upstreams": now.upstreams, "models": now.models}
+    return structs.replace(wanted, **kept)

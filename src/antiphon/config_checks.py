@@ -10,13 +10,14 @@ It changes nothing, except that an upstream's `quirks` come out as the types of 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from antiphon.config import ConfigError, Fallbacks, TargetSettings, is_loopback
+from antiphon.config_globs import covers, is_glob
 from antiphon.config_lines import KeyPath
 from antiphon.config_reading import Complaint, Reader, suggestion
 from antiphon.config_tables import File, ModelTable, members
@@ -41,17 +42,20 @@ def kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys(("auto", *quirks.names(), ANTHROPIC)))
 
 
-def check(file: File) -> Checked:
-    """Everything that is wrong or strange between the settings of a file."""
+def check(file: File, unread: Collection[KeyPath] = ()) -> Checked:
+    """Everything that is wrong or strange between the settings of a file.
+
+    `unread` are lists of tables that may have more than `file` knows of: what is not in them is not missed.
+    """
     facts = [_quirks(each.quirks, ("upstreams", n, "quirks")) for n, each in enumerate(file.upstreams)]
     complaints = [
-        *_server(file),
+        *_server(file, unread),
         *_upstreams(file),
-        *_models(file),
-        *_fallbacks(file),
+        *_models(file, unread),
+        *_fallbacks(file, unread),
         *(complaint for reader, _ in facts for complaint in reader.complaints),
     ]
-    return Checked(complaints, list(_warnings(file)), [values for _, values in facts])
+    return Checked(complaints, list(_warnings(file, unread)), [values for _, values in facts])
 
 
 def targets_of(model: ModelTable) -> tuple[TargetSettings, ...]:
@@ -64,7 +68,7 @@ def targets_of(model: ModelTable) -> tuple[TargetSettings, ...]:
 # --- The server -----------------------------------------------------------------------------------
 
 
-def _server(file: File) -> Iterator[Complaint]:
+def _server(file: File, unread: Collection[KeyPath]) -> Iterator[Complaint]:
     server = file.server
     if not (is_loopback(server.host) or server.keys_file or server.allow_anonymous):
         yield Complaint(
@@ -84,7 +88,7 @@ def _server(file: File) -> Iterator[Complaint]:
     if not _is_coordination(where):
         text = "must begin with redis://, rediss:// or unix://, or be local:FOLDER"
         yield Complaint(("server", "coordination"), text)
-    if not file.upstreams:
+    if not file.upstreams and ("upstreams",) not in unread:
         text = "there are no upstreams to share; the embedded ones are this gateway's own"
         yield Complaint(("server", "coordination"), text)
 
@@ -142,9 +146,11 @@ def _quirks(given: dict[str, Any], path: KeyPath) -> tuple[Reader, dict[str, Any
 # --- Models ---------------------------------------------------------------------------------------
 
 
-def _models(file: File) -> Iterator[Complaint]:
+def _models(file: File, unread: Collection[KeyPath]) -> Iterator[Complaint]:
     yield from _twice("models", [each.name for each in file.models])
     upstreams = [each.name for each in file.upstreams]
+    # One that could not be read has no name: which one was meant cannot be told then.
+    are_known = "" not in upstreams and ("upstreams",) not in unread
     catch_alls = [n for n, each in enumerate(file.models) if each.name and not each.name.strip("*")]
     for n in catch_alls[1:]:
         if file.models[n].name not in {file.models[other].name for other in catch_alls if other < n}:
@@ -154,7 +160,7 @@ def _models(file: File) -> Iterator[Complaint]:
         path: KeyPath = ("models", n)
         if model.upstream is not None and model.targets:
             yield Complaint((*path, "targets"), "give either upstream or targets, not both")
-        elif model.upstream is None and not model.targets:
+        elif model.upstream is None and not model.targets and (*path, "targets") not in unread:
             yield Complaint(path, "upstream is missing: where it runs, the name of one of the upstreams")
         elif model.upstream is None and model.model is not None:
             yield Complaint((*path, "model"), "belongs into each of the targets, where there are targets")
@@ -162,19 +168,20 @@ def _models(file: File) -> Iterator[Complaint]:
         if model.upstream is not None:
             places.append(((*path, "upstream"), model.upstream))
         for place, name in places:
-            # One that could not be read has no name: which one was meant cannot be told then.
-            if name and name not in upstreams and "" not in upstreams:
+            if name and name not in upstreams and are_known:
                 yield Complaint(place, f"there is no upstream {name}{_or_there_is(name, upstreams)}")
 
 
-def _fallbacks(file: File) -> Iterator[Complaint]:
+def _fallbacks(file: File, unread: Collection[KeyPath]) -> Iterator[Complaint]:
     names = [each.name for each in file.models]
+    are_known = "" not in names and ("models",) not in unread
     leads = {each.name: [name for _, name in _leads(each.fallbacks)] for each in reversed(file.models)}
     for n, model in enumerate(file.models):
         for why, name in _leads(model.fallbacks):
             path: KeyPath = ("models", n, "fallbacks", why)
             if name not in leads:
-                yield Complaint(path, f"there is no model {name}{_or_there_is(name, names)}")
+                if are_known:
+                    yield Complaint(path, f"there is no model {name}{_or_there_is(name, names)}")
             elif model.name in _reached(name, leads):
                 yield Complaint(path, f"{name} leads back to {model.name}: fallbacks must come to an end")
 
@@ -213,10 +220,11 @@ def _or_there_is(name: str, known: Iterable[str]) -> str:
 # --- Warnings -------------------------------------------------------------------------------------
 
 
-def _warnings(file: File) -> Iterator[Complaint]:
+def _warnings(file: File, unread: Collection[KeyPath]) -> Iterator[Complaint]:
     used = {target.upstream for model in file.models for target in targets_of(model)}
+    are_known = file.models and not any(path[0] == "models" for path in unread)
     for n, upstream in enumerate(file.upstreams):
-        if file.models and upstream.name and upstream.name not in used:
+        if are_known and upstream.name and upstream.name not in used:
             yield Complaint(("upstreams", n), f"no model uses {upstream.name}")
         if upstream.api_key is not None and _is_sent_in_clear(upstream.base_url):
             yield Complaint(
@@ -224,6 +232,33 @@ def _warnings(file: File) -> Iterator[Complaint]:
             )
     if file.health.backoff_first > file.health.backoff_max:
         yield Complaint(("health", "backoff_first"), "is longer than backoff_max, which is the longest wait")
+    yield from _shadowed([each.name for each in file.models])
+    yield from _no_roomier(file)
+
+
+def _no_roomier(file: File) -> Iterator[Complaint]:
+    """Models for prompts that do not fit which have no more room."""
+    windows = {each.name: each.window for each in file.models}
+    for n, model in enumerate(file.models):
+        name = model.fallbacks.overflow
+        room = None if name is None else windows.get(name)
+        if room is not None and model.window is not None and room <= model.window:
+            text = f"{name} has no larger window ({room} tokens) than {model.name} ({model.window})"
+            yield Complaint(("models", n, "fallbacks", "overflow"), text)
+
+
+def _shadowed(names: list[str]) -> Iterator[Complaint]:
+    """Globs that no name reaches: an earlier one fits everything that they fit.
+
+    An exact name cannot do that to a glob, and the catch-all comes last wherever it stands.
+    """
+    for n, name in enumerate(names):
+        if not is_glob(name):
+            continue
+        earlier = (m for m, other in enumerate(names[:n]) if is_glob(other) and other != name)
+        if (m := next((m for m in earlier if covers(names[m], name)), None)) is not None:
+            text = f"{name} is never reached: models[{m}] ({names[m]}) is before it and fits every such name"
+            yield Complaint(("models", n, "name"), text)
 
 
 def _is_sent_in_clear(base_url: str) -> bool:

@@ -31,6 +31,7 @@ from antiphon.config import (
     UpstreamSettings,
 )
 from antiphon.config_checks import Checked, check, targets_of
+from antiphon.config_environment import unknown
 from antiphon.config_lines import KeyPath, key_lines, line_of, shown_path
 from antiphon.config_reading import Complaint, Reader, as_mapping
 from antiphon.config_tables import File, environment_names
@@ -50,10 +51,14 @@ _PATHS: Final = frozenset({"keys_file", *(f"{name}_file" for name in SECRETS)})
 
 
 class Flag(Struct, frozen=True):
-    """A setting from the command line: its value, and the flag as it is spelled. The value may be a key."""
+    """A setting from the command line: its value, and the flag as it is spelled. The value may be a key.
+
+    `variable`: the environment variable that the flag names, whose value this is.
+    """
 
     value: object
     spelling: str
+    variable: str | None = None
 
     def __repr__(self) -> str:
         return f"Flag({self.spelling!r})"
@@ -143,6 +148,7 @@ class _Loader:
         self._warnings: list[Complaint] = []
         self._files: list[Path] = [] if path is None else [path]
         self._expanded: set[KeyPath] = set()  # texts in which a variable was put
+        self._named: set[str] = set()  # the variables that those texts and the flags name
 
     def load(self, flags: Mapping[KeyPath, Flag]) -> Loaded:
         text = "" if self._path is None else _read(self._path)
@@ -154,11 +160,12 @@ class _Loader:
         self._read_secrets(raw, origins)
         reader = Reader(lax=self._expanded | set(outside))
         tables = reader.file(raw)
-        checked = check(tables)
+        checked = check(tables, reader.unread)
         said = {each.path for each in self._complaints}  # what cannot be read has no value to judge
         found = [*reader.complaints, *checked.complaints]
         self._complaints += [each for each in found if each.path not in said]
-        warnings = _told([*self._warnings, *checked.warnings], origins)
+        self._named |= {flag.variable for flag in flags.values() if flag.variable is not None}
+        warnings = unknown(self._environ, self._named) + _told([*self._warnings, *checked.warnings], origins)
         if self._complaints:
             errors = _told(self._complaints, origins)
             raise ConfigError(*errors, warnings=tuple(warnings), files=tuple(self._files))
@@ -199,6 +206,7 @@ class _Loader:
             self._complain(path, "${ begins the name of a variable, as in ${NAME}; $$ is a plain $")
             return ""
         self._expanded.add(path)
+        self._named.add(name)
         if name not in self._environ:
             self._complain(path, f"the environment variable {name} is not set")
         return self._environ.get(name, "")

@@ -16,7 +16,10 @@ from urllib.parse import urlsplit
 import tomlkit
 from msgspec import Struct
 
+from antiphon.config import DEFAULT_SLOTS
+from antiphon.config_checks import ANTHROPIC
 from antiphon.config_probe import Found
+from antiphon.core.dialects import quirks
 
 LABELS: Final = {
     "vllm": "vLLM",
@@ -24,6 +27,7 @@ LABELS: Final = {
     "llamacpp": "llama.cpp",
     "ollama": "Ollama",
     "lmstudio": "LM Studio",
+    "generic": "a server of no known kind",
 }
 """How people call the servers; every other kind is called by its own name."""
 
@@ -91,7 +95,10 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]+")
 
 
 class Chosen(Struct, frozen=True):
-    """A server for the file. `key_variable` names the environment variable with its key."""
+    """A server for the file. `key_variable` names the environment variable with its key.
+
+    `about` is what was found there, "" where nobody answered; `slots` what it told.
+    """
 
     name: str
     base_url: str
@@ -113,12 +120,20 @@ def chosen(found: Found, taken: Iterable[str]) -> Chosen:
     return Chosen(
         unused_name(found.kind, taken),
         found.base_url,
-        # What gave no sign of itself would not be recognised later either.
-        kind=found.kind if found.is_guess else "auto",
+        kind=_kind(found),
         about=f"{label(found)}, by its port: it gave no sign of its kind" if found.is_guess else label(found),
         slots=found.slots,
         models=found.models,
     )
+
+
+def _kind(found: Found) -> str:
+    """What the file says: `auto` wherever the gateway will find it out too, and in time."""
+    row = quirks.by_name(found.kind)
+    if row.speaks == "messages":
+        return ANTHROPIC
+    # What gave no sign of itself would not be recognised later either; a key must travel in the right header.
+    return found.kind if found.is_guess or row.auth != "bearer" else "auto"
 
 
 def unused_name(kind: str, taken: Iterable[str]) -> str:
@@ -163,11 +178,17 @@ def _upstream(server: Chosen) -> str:
         f"name = {_quoted(server.name)}" + (f"    # {_plain(server.about)}" if server.about else ""),
         f"base_url = {_quoted(server.base_url)}",
         f"kind = {_quoted(server.kind)}",
-        f"slots = {slots}    # requests that it may work on at once; the others wait here",
+        f"slots = {slots}    # {_slots_told(server)}",
     ]
     if server.key_variable is not None:
         lines.append(f'api_key = "${{{server.key_variable}}}"')
     return "\n".join(lines) + "\n"
+
+
+def _slots_told(server: Chosen) -> str:
+    if server.slots is None and server.about:
+        return f"requests at once: it does not tell, so this is {DEFAULT_SLOTS}; set how many it takes"
+    return "requests that it may work on at once; the others wait here"
 
 
 def _places(servers: Sequence[Chosen]) -> dict[str, list[str]]:

@@ -1,9 +1,11 @@
-"""Which inference servers run on this machine: a look at the ports that they usually have.
+"""Which inference servers there are: a look at their usual ports on this machine, or at one that is named.
 
-Owns the list of ports and the bound of the looking. What a server is, is recognition's to say; nothing but
-this machine is asked, and nothing is sent that costs it more than a list.
+Owns the list of ports and the bound of the looking. What a server is and how many slots it has, is
+recognition's to say, as it is when the gateway starts. Unless it is named nothing but this machine is asked,
+and nothing is sent that costs a server more than a list.
 
     await find_servers(look)    -> [Found("vllm", "http://127.0.0.1:8000/v1", version="0.33.0", ...)]
+    await find_server(look, "http://10.0.0.9:8080/v1", None)    -> Found("llamacpp", ..., slots=4)
 """
 
 from __future__ import annotations
@@ -16,8 +18,17 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-TIME_LIMIT: Final = 1.0
-"""Seconds for the looks at all ports together."""
+from antiphon.core.dialects.address import below, key_headers
+from antiphon.core.dialects.quirks import GENERIC
+from antiphon.core.recognise import hosted_kind
+from antiphon.server.upstream_dial import header_value
+
+TIME_LIMIT: Final = 3.0
+"""Seconds for the looks at all ports together: longer than recognition takes where a server leaves a question
+unanswered, so that what it did answer counts."""
+
+NAMED_TIME_LIMIT: Final = 6.0
+"""Seconds for the look at a server that is named: it may be far."""
 
 PORTS: Final = (
     (8000, "vllm"),
@@ -82,39 +93,76 @@ async def find_servers(
 
     Without a list of models a port is no inference server: others listen on 8000 and 8080 too.
     """
-    # No proxy and no cookies: it is this machine that is asked.
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with _session() as session:
         deadline = asyncio.get_running_loop().time() + time_limit
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_look_at(look, session, deadline, *each)) for each in ports]
+            tasks = [
+                group.create_task(
+                    _look_at(look, session, deadline, f"http://127.0.0.1:{port}/v1", None, usual)
+                )
+                for port, usual in ports
+            ]
     found = [task.result() for task in tasks]
     return [each for each in found if each is not None]
 
 
-async def _look_at(
-    look: Look, session: aiohttp.ClientSession, deadline: float, port: int, usual: str
+async def find_server(
+    look: Look, base_url: str, api_key: str | None, *, time_limit: float = NAMED_TIME_LIMIT
 ) -> Found | None:
-    base_url = f"http://127.0.0.1:{port}/v1"
+    """The server behind a base URL; None where none lists its models in time. Never raises for what it says.
+
+    A hosted API is known by its host, and not asked. The key goes nowhere but to that address.
+    """
+    if (hosted := hosted_kind(base_url)) is not None:
+        return Found(hosted, base_url)
+    if api_key is not None:
+        try:
+            header_value("key", api_key)
+        except ValueError:
+            return None  # nobody could be asked with it, by the gateway neither: loading the file says so
+    async with _session() as session:
+        deadline = asyncio.get_running_loop().time() + time_limit
+        return await _look_at(look, session, deadline, base_url, api_key, None)
+
+
+def _session() -> aiohttp.ClientSession:
+    # No proxy and no cookies: the gateway has neither.
+    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+
+
+async def _look_at(
+    look: Look,
+    session: aiohttp.ClientSession,
+    deadline: float,
+    base_url: str,
+    api_key: str | None,
+    usual: str | None,
+) -> Found | None:
+    """`usual`: the kind that a server has which gives no sign of it."""
     models: tuple[str, ...] | None = None
     seen: Recognised | None = None
     try:
         async with asyncio.timeout_at(deadline):
-            models = await _models(session, base_url)
+            models = await _models(session, base_url, api_key)
             if models is not None:
-                seen = await look(session, base_url, None)
+                seen = await look(session, base_url, api_key)
     except TimeoutError:
         pass  # what is known by now is all there is
     if models is None:
         return None
-    if seen is None or seen.kind == "generic":
-        return Found(usual, base_url, models=models, is_guess=True)
+    if seen is None or seen.kind == GENERIC.name:
+        return Found(usual or GENERIC.name, base_url, models=models, is_guess=usual is not None)
     return Found(seen.kind, base_url, seen.version, seen.slots, models)
 
 
-async def _models(session: aiohttp.ClientSession, base_url: str) -> tuple[str, ...] | None:
+async def _models(
+    session: aiohttp.ClientSession, base_url: str, api_key: str | None
+) -> tuple[str, ...] | None:
     """The models that a server lists; None where that is no list of models, or wants a key."""
     try:
-        async with session.get(f"{base_url}/models", allow_redirects=False) as response:
+        headers = key_headers("bearer", api_key)  # what one runs oneself takes no other
+        url = below(base_url, "/models")
+        async with session.get(url, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
                 return None
             body = bytearray()

@@ -39,11 +39,13 @@ class Reader:
     """See the module. `lax`: the paths whose values are texts from outside of TOML, where "8" is a number.
 
     What is wrong is in `complaints`. A value that cannot be used is replaced by its default (by "" where
-    there is none), so that the rest can be judged too.
+    there is none), so that the rest can be judged too. `unread`: the lists of tables of which something
+    was written that could not be read, so that nobody knows what is not in them.
     """
 
     def __init__(self, lax: Collection[KeyPath] = ()) -> None:
         self.complaints: list[Complaint] = []
+        self.unread: set[KeyPath] = set()
         self._lax = lax
 
     def file(self, raw: Mapping[str, Any]) -> File:
@@ -54,13 +56,17 @@ class Reader:
         """One table of the file."""
         known = {member.name: member for member in members(kind)}
         if not isinstance(raw, Mapping):
-            self._complain(path, f"must be a table: {_header(path)}")
+            self._complain(path, f"must be a table: {header(path)}")
             raw = {}
         elif missing := [each for each in known.values() if each.required and each.name not in raw]:
             for member in missing:
                 self._complain(path, f"{member.name} is missing: {member.meaning}")
         for name in raw:
-            if name not in known:
+            if name in known:
+                continue
+            if kind is File and _has_tables(raw[name]):
+                self._unknown_table(name, known)
+            else:
                 self._complain((*path, name), _unknown(name, known, _homes(name, path)))
         given = {name: self._value(known[name], raw[name], (*path, name)) for name in raw if name in known}
         usable = {name: value for name, value in given.items() if value is not None}
@@ -74,9 +80,26 @@ class Reader:
             if isinstance(raw, list):
                 kind = member.tables
                 return tuple(self.table(kind, each, (*path, n)) for n, each in enumerate(raw))
-            self._complain(path, f"must be a list of tables: {_header((*path, 0))}")
+            told = header((*path, 0))
+            told = f"write {told}, also where there is one" if isinstance(raw, Mapping) else told
+            self._complain(path, f"must be a list of tables: {told}")
+            self.unread.add(path)
             return None
         return self.converted(member, raw, path)
+
+    def _unknown_table(self, name: str, known: Mapping[str, Member]) -> None:
+        """A table of the file that has no name that there is: `[[upstream]]`, `[sever]`."""
+        headers = {
+            each.name: header((each.name, 0) if each.tables else (each.name,)) for each in known.values()
+        }
+        if meant := nearest(name, known):
+            text = f"there is no such table; did you mean {headers[meant]}?"
+            self.unread.add((meant,))
+        elif homes := _homes(name, ()):
+            text = f"there is no such table here; it belongs to {' or '.join(homes)}"
+        else:
+            text = f"there is no such table; there is {_listed(headers.values())}"
+        self._complain((name,), text)
 
     def converted(self, member: Member, raw: object, path: KeyPath) -> object:
         """A value that is no table of settings; None if it cannot be used."""
@@ -99,8 +122,14 @@ class Reader:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The end of a message: the known word that may have been meant, or nothing where none is near."""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word, written in small letters, that may have been meant; None where none is near."""
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    return near[0] if near else None
 
 
 def _suggested(raw: object, choices: tuple[str, ...]) -> str:
@@ -114,6 +143,12 @@ def _unknown(name: str, known: Mapping[str, Member], homes: list[str]) -> str:
     return f"there is no such setting{suggestion(name, known) or f'; there is {_listed(known)}'}"
 
 
+def _has_tables(raw: object) -> bool:
+    """It is a table, or a list of tables."""
+    items = raw if isinstance(raw, list) else [raw]
+    return bool(items) and all(isinstance(each, Mapping) for each in items)
+
+
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(words)
 
@@ -124,11 +159,11 @@ def _homes(name: str, path: KeyPath) -> list[str]:
     for table in members(File):
         kind = table.table or table.tables
         if kind is not None and path[:1] != (table.name,) and name in kind.__struct_fields__:
-            found.append(_header((table.name,) if table.tables is None else (table.name, 0)))
+            found.append(header((table.name,) if table.tables is None else (table.name, 0)))
     return found
 
 
-def _header(path: KeyPath) -> str:
+def header(path: KeyPath) -> str:
     """How a table is begun: `[limits]`, `[[models]]`."""
     keys = ".".join(step for step in path if isinstance(step, str))
     return f"[[{keys}]]" if path and isinstance(path[-1], int) else f"[{keys}]"

@@ -148,6 +148,7 @@ def environment_names() -> dict[str, tuple[str, str]]:
 
 
 def environment_name(member: str) -> str:
+    """A member's name in the environment, whether it is read there or not."""
     return f"ANTIPHON_{member.upper()}"
 
 
@@ -236,10 +237,12 @@ def _words(hint: Any) -> str:
 def _bounds(hint: Any) -> str:
     least, most, above = (_bound(hint, name) for name in ("ge", "le", "gt"))
     if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
+        return f" from {least} to {most}"
     if least is not None:
-        return f" of at least {least:g}"
-    return "" if above is None else f" greater than {above:g}"
+        return f" of at least {least}"
+    words = [] if above is None else [f"greater than {above}"]
+    words += [] if most is None else [f"at most {most}"]
+    return f" {' and '.join(words)}" if words else ""
 
 
 def _bound(hint: Any, name: str) -> float | None:

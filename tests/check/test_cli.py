@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from antiphon.check.cli import app
 from antiphon.check.upstream import leaving
+from antiphon.config_file import load
 from check import samples as s
 from check.broken_gateway import BrokenGateway
 from check.imitations import VLLM, Imitation, Shape
@@ -106,13 +107,22 @@ def impatient(monkeypatch):
 
 
 def test_upstream_that_is_good(tmp_path, impatient):
-    profile, found = tmp_path / "p.toml", tmp_path / "p.json"
+    written, found = tmp_path / "p.toml", tmp_path / "p.json"
     with Serving(Imitation(VLLM)) as server:
-        result = check("upstream", server.url, "--write", str(profile), "--json", str(found))
+        result = check("upstream", server.url, "--write", str(written), "--json", str(found))
     assert result.exit_code == 0
-    assert f"antiphon serve --upstream {server.url} --profile vllm" in result.output
-    assert 'base = "vllm"' in profile.read_text()
+    assert f"antiphon serve --upstream {server.url} --kind vllm" in result.output
+    (one,) = load(written, {}).settings.upstreams
+    assert (one.base_url, one.kind) == (server.url, "vllm")
     assert json.loads(found.read_text())["profile"] == "vllm"
+
+
+def test_upstream_does_not_write_over_a_file(tmp_path):
+    (tmp_path / "antiphon.toml").write_text("mine")
+    result = check("upstream", "http://127.0.0.1:1/v1", "--write", str(tmp_path / "antiphon.toml"))
+    assert result.exit_code == 2
+    assert "is there already" in result.stderr
+    assert (tmp_path / "antiphon.toml").read_text() == "mine"
 
 
 def test_upstream_that_will_hurt(impatient):
@@ -164,6 +174,32 @@ def test_stream_that_breaks_rules(tmp_path):
     assert "[red]" in result.output
     machine = check("stream", "-", "--json", "-", input=s.sse(events))
     assert json.loads(machine.stdout)["violations"][0]["rule"] == "block.overlap"
+
+
+def test_stream_that_breaks_one_rule_again_and_again():
+    events = s.legal()
+    for event in events:
+        if event["type"] == "content_block_delta":
+            event["index"] += 7
+    deltas = sum(event["type"] == "content_block_delta" for event in events)
+    result = check("stream", "-", input=s.sse(events), env={"COLUMNS": "300"})
+    assert result.exit_code == 1
+    assert result.output.count("a delta for block") == 1
+    first = next(n for n, event in enumerate(events, 1) if event["type"] == "content_block_delta")
+    assert f"event {first}, line " in result.output
+    assert f"and {deltas - 1} more" in result.output
+    assert f"{deltas} violations of 1 kind." in result.output
+    machine = check("stream", "-", "--json", "-", input=s.sse(events))
+    assert len(json.loads(machine.stdout)["violations"]) == deltas  # a machine gets each of them
+
+
+def test_stream_that_breaks_rules_in_different_words():
+    events = s.legal()
+    del events[-1]["type"]
+    events[0]["message"]["role"] = "user"
+    result = check("stream", "-", input=s.sse(events))
+    assert " of " not in result.output.splitlines()[-1]
+    assert "more" not in result.output
 
 
 def test_stream_that_is_none(tmp_path):

@@ -48,8 +48,15 @@ def test_reports():
     found.hurts(EVIL)
     text = printed(report.print_report, found)
     assert text.index("by topic") < text.index("stop")
-    assert "different from profile generic" in text
-    assert "antiphon serve --upstream http://x/v1 --profile generic" in text
+    assert "different from kind generic" in text
+    assert "antiphon serve --upstream http://x/v1 --kind generic\n" in text
+    assert '  base_url = "http://x/v1"\n' in text
+    assert '  tool_choice = "ignored"  # [red]' in text
+
+
+def test_a_report_in_which_nothing_is_different_needs_no_file():
+    text = printed(report.print_report, Report(url="http://x/v1"), "A_KEY")
+    assert text.endswith("  antiphon serve --upstream http://x/v1 --kind generic --api-key-env A_KEY\n")
 
 
 def test_json_can_always_be_written():

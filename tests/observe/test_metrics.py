@@ -59,7 +59,7 @@ def record(**fields) -> ExchangeRecord:
         "upstream": "up",
         "streaming": True,
         "began": 100.0,
-        "granted": 102.0,
+        "queued": 2.0,
         "sent": 102.5,
         "first_token": 103.0,
         "ended": 107.0,
@@ -72,6 +72,16 @@ def record(**fields) -> ExchangeRecord:
         "thinking_tokens": 2,
     }
     return ExchangeRecord(**{**whole, **fields})
+
+
+NO_ANSWER = {
+    "sent": None,
+    "first_token": None,
+    "output_tokens": 0,
+    "input_tokens": 0,
+    "cached_tokens": 0,
+    "thinking_tokens": 0,
+}
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -124,14 +134,104 @@ def test_an_exchange_that_finished() -> None:
 
 
 def test_an_exchange_that_was_given_up_in_the_queue() -> None:
-    nothing = {"granted": None, "sent": None, "first_token": None, "output_tokens": 0, "input_tokens": 0}
-    nothing |= {"cached_tokens": 0, "thinking_tokens": 0}
-    assert observed(record(phase="queued", cause="client", **nothing)) == {
+    assert observed(record(phase="queued", cause="client", queued=7.0, **NO_ANSWER)) == {
         ("antiphon_requests_total", "m", "client", "messages", "up"): 1,
+        ("antiphon_queue_wait_seconds_count", "up"): 1,
+        ("antiphon_queue_wait_seconds_sum", "up"): 7,
         ("antiphon_request_duration_seconds_count", "m", "up"): 1,
         ("antiphon_request_duration_seconds_sum", "m", "up"): 7,
         ("antiphon_cancellations_total", "client", "queued"): 1,
     }
+
+
+def test_a_request_that_was_turned_away_at_once_has_no_times() -> None:
+    assert observed(record(phase="queued", cause="overload", queued=None, ended=100.0, **NO_ANSWER)) == {
+        ("antiphon_requests_total", "m", "overload", "messages", "up"): 1,
+        ("antiphon_cancellations_total", "overload", "queued"): 1,
+    }
+
+
+@pytest.mark.parametrize("end", ["queue_timeout", "patience", "client", "operator"])
+@on_uvloop
+async def test_who_leaves_the_queue_without_a_slot_has_waited(end) -> None:
+    async with House(slots=1, limits={"queue_timeout": 30}) as house:
+        metrics = house.gateway.metrics
+        holder = await house.ask("holder")
+        visit = await house.visit()
+        wait = 40.0 if end == "queue_timeout" else 20.0
+        client = await house.client()
+        said = "X-Stainless-Timeout: 19\r\n" if end == "patience" else ""
+        client.send(post("waits", headers=said, stream=False))
+        await house.waiting(1)
+        before = samples(metrics)
+        house.clock.now += wait
+        if end in ("queue_timeout", "patience"):
+            house.tick()
+        elif end == "client":
+            client.rst()
+        else:
+            house.gateway.cancel(house.exchange_of("waits").job.request_id)
+        await until(lambda: len(house.gateway.live) == 1)
+        change = moved(metrics, before)
+        assert change["antiphon_queue_wait_seconds_count", "up"] == 1
+        assert change["antiphon_queue_wait_seconds_sum", "up"] == wait
+        assert change["antiphon_request_duration_seconds_sum", "other", "up"] == wait
+        assert house.records_written[-1]["queue_ms"] == wait * 1000
+        visit.answer()
+        await holder.response()
+
+
+@on_uvloop
+async def test_who_is_turned_away_at_once_has_not_waited() -> None:
+    """Before its body is read, and where only a reader of all of it can tell."""
+    async with House(slots=1, limits={"queue_length": 1}) as house:
+        metrics = house.gateway.metrics
+        clients = [await house.ask("holder")]
+        visit = await house.visit()
+        clients.append(await house.ask("waits"))
+        await house.waiting(1)
+        before = samples(metrics)
+        for limit in (house.gateway.limits.heavy_body, 0):  # 0: every body is too large for a first look
+            house.gateway.limits = structs.replace(house.gateway.limits, heavy_body=limit or 1)
+            client = await house.ask("refused", stream=False)
+            assert (await client.response()).status == 529
+        await until(lambda: len(house.gateway.live) == 2)
+        change = moved(metrics, before)
+        assert change["antiphon_requests_total", "other", "overload", "messages", "up"] == 2
+        assert not [name for name, *_ in change if "queue_wait" in name or "duration" in name]
+        assert [line["queue_ms"] for line in house.records_written] == [None, None]
+        for client in clients:
+            visit.answer()
+            await client.response()
+            if client is clients[0]:
+                visit = await house.visit()
+
+
+@on_uvloop
+async def test_who_gave_way_in_a_full_queue_has_waited() -> None:
+    async with House(slots=1, limits={"queue_length": 2}) as house:
+        clients = []
+        for number in range(3):
+            client = await house.client()
+            client.send(post(f"{number}", headers="x-api-key: flood\r\n"))
+            clients.append(client)
+            await until(lambda count=number: len(house.gateway.live) == count + 1)
+        await house.waiting(2)
+        house.clock.now += 5.0
+        clients.append(await house.ask("other"))
+        assert (await clients.pop(2).response()).status == 529
+        assert (await record_of(house, "overload"))["queue_ms"] == 5000.0
+        for _ in clients:
+            (await house.visit()).answer()
+        for client in clients:
+            await client.response()
+
+
+async def record_of(house: House, cause: str) -> dict:
+    """The one line of a request that ended so."""
+    await until(lambda: any(line["cause"] == cause for line in house.records_written))
+    (line,) = (line for line in house.records_written if line["cause"] == cause)
+    return line
 
 
 def test_what_was_mended_estimated_and_lost() -> None:

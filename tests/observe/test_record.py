@@ -30,7 +30,7 @@ def test_a_whole_line() -> None:
         kind="vllm",
         retries=2,
         further=Counter(elsewhere=1, failed=1),
-        granted=100.0125,
+        queued=0.0125,
         sent=100.5,
         first_token=101.0,
         ended=102.5,

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from antiphon.server.admission import Lease, LeaseState, QueueFullError, Slots, SlotStatistics, Ticket
+from antiphon.server.admission import Lease, LeaseState, Left, QueueFullError, Slots, SlotStatistics, Ticket
+from antiphon.server.fairness import Priority
 from antiphon.server.reports import ReportStatistics
 
 
@@ -188,12 +189,80 @@ def test_a_newcomers_weight_is_in_its_expected_wait() -> None:
     first = Waiter(slots, "first", share="light")
     waiting = [Waiter(slots, f"light{number}", share="light") for number in range(4)]
     now[0] = 10.0
+    first.lease.active = True
     first.lease.release()
     waiting[0].lease.drain(None)  # one of it is used, three wait
     assert slots.expected_wait(share="new", weight=1.0) == 10.0
     Waiter(slots, "own", share="new", weight=1.0)
     assert slots.expected_wait(share="new") == 30.0
     assert slots.expected_wait(share="new", weight=4.0) == 20.0
+
+
+def test_what_ended_before_it_was_answered_does_not_shorten_the_expected_wait() -> None:
+    now = [0.0]
+    slots = Slots("a", 1, clock=lambda: now[0])
+    served = Waiter(slots, "served")
+    served.lease.active = True
+    now[0] = 60.0
+    served.lease.release()
+    for number in range(15):
+        failed = Waiter(slots, f"failed{number}")
+        now[0] += 0.002
+        failed.lease.release()
+    left = Waiter(slots, "left")
+    left.lease.drain(None)
+    left.lease.release()
+    Waiter(slots, "holds")
+    assert slots.expected_wait(0) == 60.0
+    half = Waiter(slots, "half", then=lambda lease: lease.drain(until=now[0]))
+    half.ticket.cancel()
+    assert slots.expected_wait(0) == 60.0
+
+
+def test_a_lease_that_served_and_drained_counts_to_the_end_of_its_draining() -> None:
+    now = [0.0]
+    slots = Slots("a", 1, clock=lambda: now[0])
+    served = Waiter(slots, "served")
+    served.lease.active = True
+    now[0] = 8.0
+    served.lease.drain(until=10.0)
+    now[0] = 10.0
+    slots.expire(10.0)
+    Waiter(slots, "holds")
+    assert slots.expected_wait(0) == 10.0
+
+
+def test_while_nothing_has_ended_the_expected_wait_is_what_is_known_of_those_that_run() -> None:
+    now = [0.0]
+    slots = Slots("a", 3, clock=lambda: now[0])
+    assert slots.expected_wait() == 0.0
+    one = Waiter(slots, "one")
+    now[0] = 20.0
+    Waiter(slots, "two")
+    drains = Waiter(slots, "three")
+    drains.lease.drain(None)  # nobody's answer: it tells nothing
+    now[0] = 40.0
+    assert slots._held_for() == 30.0
+    assert slots.expected_wait(0) == 10.0  # one of three slots each 10 seconds
+    assert slots.expected_wait(2) == 30.0
+    one.lease.active = True
+    now[0] = 50.0
+    one.lease.release()
+    assert slots._held_for() == 50.0
+
+
+def test_nobody_shuts_the_slots_of_one_process() -> None:
+    assert not Slots("a", 0).closed
+
+
+def test_whose_a_draining_lease_was() -> None:
+    slots = Slots("a", 1)
+    whose = Left("alice", "m", 7)
+    one = Waiter(slots, "one")
+    assert one.lease.left is None
+    one.lease.drain(5.0, whose)
+    one.lease.drain(9.0, Left("bob", "m", 8))  # it drains already
+    assert (one.lease.left, one.lease.drain_until) == (whose, 5.0)
 
 
 def test_a_full_queue_makes_room_for_who_weighs_more() -> None:
@@ -437,3 +506,29 @@ class SharesModel(RuleBasedStateMachine):
 
 TestSharesModel = SharesModel.TestCase
 TestSharesModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def test_without_a_queue_a_free_slot_is_had_and_a_taken_one_refused_at_once() -> None:
+    slots = Slots("a", 2, queue_limit=0)
+    held = [Waiter(slots, f"w{number}") for number in range(2)]
+    assert all(waiter.lease is not None for waiter in held)
+    assert slots.would_refuse()
+    with pytest.raises(QueueFullError):
+        Waiter(slots, "late")
+    held[0].lease.release()
+    assert not slots.would_refuse()
+    assert Waiter(slots, "next").lease is not None
+
+
+def test_in_a_full_queue_an_interactive_request_takes_the_place_of_a_background_one_of_its_share() -> None:
+    slots = Slots("a", 0, queue_limit=2)
+    gone = []
+    slots.request(
+        "title", lambda lease: None, share="a", priority=Priority.BACKGROUND, displaced=lambda: gone.append(1)
+    )
+    Waiter(slots, "main", share="a")
+    assert slots.would_refuse(share="a", priority=Priority.BACKGROUND)
+    assert not slots.would_refuse(share="a")
+    Waiter(slots, "other", share="a")
+    assert gone == [1]
+    assert slots.would_refuse(share="a")

@@ -26,7 +26,10 @@ async def counted(house: FleetHouse, answers: dict[str, int | None]) -> tuple[in
         b"content-length: %d\r\n\r\n%b" % (len(body), body)
     )
     response = await client.response()
-    return response.json["input_tokens"], response.headers["antiphon-token-count"], asked
+    how, by = response.headers["antiphon-token-count"], response.headers.get("antiphon-upstream")
+    assert by == (asked[-1] if how == "exact" else None)
+    assert "antiphon-queue-ms" not in response.headers  # nothing waits
+    return response.json["input_tokens"], how, asked
 
 
 @on_uvloop
@@ -39,6 +42,8 @@ async def test_another_one_counts_where_the_first_does_not_say() -> None:
         assert await counted(house, {first: None, other: 7}) == (7, "exact", [first, other])
         house[first].health.drain()
         assert await counted(house, {first: 9, other: 7}) == (7, "exact", [other])
+        counts = house.gateway.metrics.counts
+        assert counts.labels(other, "exact")._value.get() == 2  # not of the one that did not say
 
 
 @on_uvloop

@@ -13,6 +13,7 @@ from antiphon.server.catalog import Model
 from antiphon.server.entry import Entry
 from antiphon.server.keys import Key, Keyring, make
 from antiphon.server.keys_file import edit_rows
+from antiphon.server.worker_peers import Question
 from server.fleet_house import FleetHouse, model
 from server.harness import Client, House, Response, Visit, on_both_loops, on_uvloop, post
 
@@ -137,21 +138,96 @@ async def test_who_holds_a_slot_and_who_waits() -> None:
 
 
 @on_uvloop
-async def test_a_draining_slot_is_shown_without_an_exchange() -> None:
+async def test_a_draining_slot_is_shown_and_freed_without_an_exchange(tmp_path) -> None:
+    with edit_rows(tmp_path / "keys.json", Key) as rows:
+        secret, key = make("alice", now=time.time())
+        rows.append(key)
+    async with House(slots=1, profile="ollama") as house:
+        house.gateway.entry = Entry(Keyring(tmp_path / "keys.json"), admin=AdminKey(ADMIN_SECRET))
+        house.up.slots._clock = house.clock
+        operator = f"x-api-key: {ADMIN_SECRET}\r\n"
+        client, visit = await streaming(house, "first", f"x-api-key: {secret}\r\n")
+        lease = house.exchange().job.request_id
+        house.clock.now += 3
+        client.rst()
+        await visit.closed.wait()
+        await house.record()
+        up = (await get(house, "/admin/slots", headers=operator)).json["up"]
+        assert (up["held"], up["draining"]) == (0, 1)
+        (shown,) = up["leases"]
+        assert shown.pop("output_tokens") > 0
+        assert shown == {
+            "lease": lease,
+            "state": "draining",
+            "key": "alice",
+            "share": "alice",
+            "age_seconds": 3.0,
+            "model": "m",
+            "phase": "draining",
+        }
+        heir = await house.client()
+        heir.send(post("heir", headers=f"x-api-key: {secret}\r\n"))
+        await house.waiting(1)
+        cancelled = await get(house, f"/admin/slots/{lease}", method="DELETE", headers=operator)
+        assert (cancelled.status, cancelled.json) == (200, {"cancelled": lease})
+        (await house.visit()).answer()  # there is a slot, and at once
+        assert (await heir.response()).status == 200
+        again = await get(house, f"/admin/slots/{lease}", method="DELETE", headers=operator)
+        assert again.status == 404
+
+
+@on_uvloop
+async def test_another_worker_frees_what_drains_here() -> None:
     async with House(slots=1, profile="ollama") as house:
         client, visit = await streaming(house)
         lease = house.exchange().job.request_id
         client.rst()
         await visit.closed.wait()
         await house.record()
-        up = (await get(house, "/admin/slots")).json["up"]
-        assert (up["held"], up["draining"]) == (0, 1)
-        (shown,) = up["leases"]
-        assert (shown["lease"], shown["state"]) == (lease, "draining")
-        assert shown["model"] is shown["phase"] is shown["output_tokens"] is None
-        # Nobody is left to cancel: the slot comes back by itself.
-        assert (await get(house, f"/admin/slots/{lease}", method="DELETE")).status == 404
-        house.up.slots.expire(float("inf"))
+        assert house.stats == (0, 1, 0)
+        answer = house.gateway.ordinary.answer
+        assert [answer(Question(cancel=lease)) for _ in range(2)] == [b"yes", b"no"]
+        assert house.stats == (0, 0, 0)
+
+
+@on_uvloop
+async def test_what_drains_at_one_that_leaves_is_freed_too() -> None:
+    async with FleetHouse(profile="ollama") as house:
+        client = await house.ask(model="only-a", stream=False)
+        visit = await house.visit()
+        lease = house.exchange().job.request_id
+        client.rst()
+        await visit.closed.wait()
+        await house.record()
+        await house.reload({"b": {}})
+        (shown,) = (await get(house, "/admin/slots")).json["a"]["leases"]
+        assert (shown["state"], shown["model"], shown["output_tokens"]) == ("draining", "only-a", 0)
+        assert (await get(house, f"/admin/slots/{lease}", method="DELETE")).status == 200
+        house.tick(1)
+        assert house.backend._leaving == []
+
+
+@on_uvloop
+async def test_a_request_that_runs_on_elsewhere_is_ended_before_what_drains_of_it_is_freed() -> None:
+    async with FleetHouse(profile="ollama", slots=1) as house:
+        client = await house.ask(stream=False)
+        visit = await house.visit()
+        lease = house.exchange().job.request_id
+        visit.head()
+        visit.send(b"data: {nonsense\n\n")
+        other = await house.visit()
+        rows = (await get(house, "/admin/slots")).json
+        for at, phase in ((visit.at, "draining"), (other.at, "waiting")):
+            (shown,) = rows[at]["leases"]
+            assert (shown["lease"], shown["phase"], shown["model"]) == (lease, phase, "m")
+        path = f"/admin/slots/{lease}"
+        assert (await get(house, path, method="DELETE")).status == 200
+        assert (await client.response()).status == 500
+        # Both may still be working there: it takes a second word to free their slots.
+        assert {house.slots_of(name) for name in "ab"} == {(0, 1, 0)}
+        assert (await get(house, path, method="DELETE")).status == 200
+        assert {house.slots_of(name) for name in "ab"} == {(0, 0, 0)}
+        assert (await get(house, path, method="DELETE")).status == 404
 
 
 @on_both_loops

@@ -34,6 +34,7 @@ class Upstream:
 
     def _held(self, lease, seconds: float) -> None:
         self.now += seconds
+        lease.active = True
         lease.release()
 
     def refusal(self) -> Fault | None:
@@ -70,6 +71,18 @@ def test_a_wait_that_is_longer_than_the_client_has_patience() -> None:
     up = Upstream(waiting=1, hold=10.0)
     assert ask(body(), up=up, patience=19.0) == TurnedAway(own_faults.queue_timeout(20), "m", "up", True)
     assert ask(body(), up=up, patience=20.0) is None
+
+
+def test_slots_that_let_nobody_in_whatever_is_free() -> None:
+    class Closed(Slots):
+        closed = True
+
+    shut, full = Upstream(), Upstream()
+    shut.slots = Closed("shut", 1)
+    assert ask(body(), up=shut) == TurnedAway(own_faults.COORDINATOR_GONE, "m", "up", streaming=True)
+    # The full one would take somebody later: its words are the ones that help.
+    assert ask(body(), table("one"), one=full, two=shut).fault == own_faults.queue_full(0)
+    assert ask(body(), one=shut, two=Upstream(waiting=1)) is None
 
 
 def test_the_body_may_come_in_pieces_and_the_model_last() -> None:

@@ -42,7 +42,7 @@ def worker(
         record = ExchangeRecord(
             request_id="r", model="m", upstream=name, streaming=True, began=0.0, degraded=(), ignored=()
         )
-        record.granted, record.first_token, record.ended, record.cause = 1.0, 2.0, 3.0, "finished"
+        record.queued, record.first_token, record.ended, record.cause = 1.0, 2.0, 3.0, "finished"
         metrics.observe(record)
     return metrics
 

@@ -175,7 +175,10 @@ def upstream(
         str | None, typer.Option(metavar="NAME", help="Environment variable with the server's key.")
     ] = None,
     write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the findings as a profile in TOML.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what was found as a new file of settings for antiphon serve."
+        ),
     ] = None,
     skip_overflow: Annotated[
         bool, typer.Option("--skip-overflow", help="Do not send a prompt that is longer than the context.")
@@ -184,13 +187,13 @@ def upstream(
     timeout: _Timeout = 30.0,
     budget: Annotated[float, typer.Option(min=1, help="Seconds for all requests together.")] = 180.0,
 ) -> None:
-    """Ask an inference server what it is and how it answers, and say which profile to use.
+    """Ask an inference server what it is and how it answers, and say which kind to call it.
 
     About 25 small requests over its own HTTP API: reasoning, tool calls, usage, stop strings, tokenizer, line
     ends, errors, and whether it stops generating when its client leaves. One of them is a prompt that does
     not fit, where the window is known and not over 200,000 tokens.
 
-        antiphon check upstream http://127.0.0.1:8000/v1 --write profile.toml
+        antiphon check upstream http://127.0.0.1:8000/v1 --write antiphon.toml
 
     Exit status: 0 it can be used, 1 something will hurt (it is listed), 2 nobody answers there.
     """
@@ -198,9 +201,11 @@ def upstream(
     from antiphon.check.upstream.asking import Asker
     from antiphon.check.upstream.examine import examine
     from antiphon.check.upstream.identity import Unreachable
-    from antiphon.check.upstream.profile import profile_toml
+    from antiphon.check.upstream.profile import settings_toml
 
     key = None
+    if write is not None and write.exists():
+        _stop(f"{write} is there already; --write another, and take over from it what you want")
     if api_key_env is not None and not (key := os.environ.get(api_key_env)):
         _stop(f"--api-key-env {api_key_env}: this environment variable is not set")
     out = report.console(stderr=json_file == "-")
@@ -214,10 +219,10 @@ def upstream(
         found = asyncio.run(run())
     except Unreachable as reason:
         _stop(str(reason))
-    report.print_report(out, found)
+    report.print_report(out, found, api_key_env)
     _write_json(json_file, found)
     if write is not None:
-        _write(write, profile_toml(found))
+        _write(write, settings_toml(found, api_key_env))
     if found.problems:
         raise typer.Exit(1)
 

@@ -9,6 +9,7 @@ markup. On a pipe there are no colours and the lines are 120 wide.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,13 +21,14 @@ from rich.text import Text
 
 from antiphon.check.capture import Judged
 from antiphon.check.gateway import Verdict
-from antiphon.check.rules import RULES
+from antiphon.check.rules import RULES, Violation
 from antiphon.check.upstream.findings import Report
-from antiphon.check.upstream.profile import differences
+from antiphon.check.upstream.profile import differences, upstream_lines
 from antiphon.core.dialects import quirks
 
 _PIPE_WIDTH = 120
 _SHOWN = 70  # characters of a block's text in the fold
+_NUMBER = re.compile(r"\d+")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -96,18 +98,16 @@ def print_verdicts(out: Console, verdicts: Sequence[Verdict], *, prose: int, lef
 
 
 def print_judged(out: Console, judged: Judged) -> None:
-    """The violations with what clients do, the fold, the remarks."""
+    """The violations with what clients do, the fold, the remarks. What comes again is said once."""
     if judged.violations:
         broken = _table("where", "what is wrong", "the rule", "what clients do")
-        for violation in judged.violations:
-            if violation.at is None:
-                where = "the end" if judged.form == "stream" else "the body"
-            else:
-                line = judged.lines.get(violation.at)
-                where = f"event {violation.at}" + (f", line {line}" if line else "")
+        for violation, times in _once(judged.violations):
+            where = cell(_where(judged, violation))
+            if times > 1:
+                where.append(f"\nand {times - 1} more")
             rule = RULES[violation.rule]
             style = "yellow" if violation.survivable else "red"
-            broken.add_row(cell(where), cell(violation.text, style), cell(rule.says), cell(rule.clients))
+            broken.add_row(where, cell(violation.text, style), cell(rule.says), cell(rule.clients))
         out.print(broken)
     held = _table("what a client holds", "")
     folded = judged.folded
@@ -127,14 +127,32 @@ def print_judged(out: Console, judged: Judged) -> None:
     out.print(held)
     for remark in judged.remarks:
         out.print(cell(f"Note: {remark}", "yellow"))
-    count = len(judged.violations)
+    count, kinds = len(judged.violations), len(_once(judged.violations))
     if count:
-        out.print(cell(f"{count} violation{'s' * (count != 1)}.", "bold red"))
+        of = f" of {kinds} kind{'s' * (kinds != 1)}" if kinds != count else ""
+        out.print(cell(f"{count} violation{'s' * (count != 1)}{of}.", "bold red"))
     else:
         what = "The stream is legal" if judged.form == "stream" else "The message is legal"
         out.print(
             cell(f"{what}{', and says that the request failed' * (folded.error is not None)}.", "bold green")
         )
+
+
+def _once(violations: Sequence[Violation]) -> list[tuple[Violation, int]]:
+    """The first of each kind and how many there are: the same rule and words, with whatever numbers."""
+    found: dict[tuple[str, str], tuple[Violation, int]] = {}
+    for violation in violations:
+        kind = (violation.rule, _NUMBER.sub("0", violation.text))
+        first, times = found.get(kind, (violation, 0))
+        found[kind] = (first, times + 1)
+    return list(found.values())
+
+
+def _where(judged: Judged, violation: Violation) -> str:
+    if violation.at is None:
+        return "the end" if judged.form == "stream" else "the body"
+    line = judged.lines.get(violation.at)
+    return f"event {violation.at}" + (f", line {line}" if line else "")
 
 
 def _gist(block: dict[str, Any]) -> str:
@@ -149,8 +167,11 @@ def _gist(block: dict[str, Any]) -> str:
 # --- check upstream -----------------------------------------------------------------------------
 
 
-def print_report(out: Console, report: Report) -> None:
-    """The findings by topic, what differs from the row of facts, the problems, the command to use."""
+def print_report(out: Console, report: Report, key_variable: str | None = None) -> None:
+    """The findings by topic, what differs from the row of facts, the problems, the command to use.
+
+    Where something differs, the lines for a file of settings too: no flag says it.
+    """
     found = _table("topic", "finding", "value", "")
     topic = None
     for finding in report.in_order():
@@ -165,11 +186,16 @@ def print_report(out: Console, report: Report) -> None:
     changed = differences(report)
     if changed:
         row = to_builtins(quirks.by_name(report.profile))
-        facts = _table(f"different from profile {report.profile}", "there", "here", "why")
+        facts = _table(f"different from kind {report.profile}", "there", "here", "why")
         for name, one in changed.items():
             facts.add_row(cell(name), cell(json.dumps(row[name])), cell(json.dumps(one.value)), cell(one.why))
         out.print(facts)
     for problem in report.problems:
         out.print(cell(f"Problem: {problem}", "red"))
     out.print(cell(f"{report.requests} requests in {report.seconds:.1f} s. Use it with:", "bold"))
-    out.print(cell(f"  antiphon serve --upstream {report.url} --profile {report.profile}"), soft_wrap=True)
+    key = "" if key_variable is None else f" --api-key-env {key_variable}"
+    out.print(cell(f"  antiphon serve --upstream {report.url} --kind {report.profile}{key}"), soft_wrap=True)
+    if changed:
+        out.print(cell("Or with what is different here, in antiphon.toml:", "bold"))
+        for line in upstream_lines(report, key_variable):
+            out.print(cell(f"  {line}"), soft_wrap=True)

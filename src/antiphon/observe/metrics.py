@@ -86,10 +86,16 @@ class Metrics:
             *_PLACE,
         )
         self.queue_wait = self._histogram(
-            "antiphon_queue_wait_seconds", "From the request to its slot.", _SECONDS, "upstream"
+            "antiphon_queue_wait_seconds",
+            "Waiting for slots, of requests that got one and of those that left the queue without.",
+            _SECONDS,
+            "upstream",
         )
         self.duration = self._histogram(
-            "antiphon_request_duration_seconds", "From the request to its end.", _SECONDS, *_PLACE
+            "antiphon_request_duration_seconds",
+            "From the request to its end; not of those that were turned away at once.",
+            _SECONDS,
+            *_PLACE,
         )
         self.tokens = self._counter(
             "antiphon_tokens_total",
@@ -192,8 +198,9 @@ class Metrics:
                 self.losses.labels(upstream, name).inc()
 
     def _observe_times(self, record: ExchangeRecord, model: str, upstream: str) -> None:
-        if record.granted is not None:
-            self.queue_wait.labels(upstream).observe(record.granted - record.began)
+        if record.queued is None:
+            return  # it was turned away at once: there was no time to speak of
+        self.queue_wait.labels(upstream).observe(record.queued)
         if record.first_token is not None:
             self.first_token.labels(model, upstream).observe(record.first_token - record.began)
         if record.ended is not None:

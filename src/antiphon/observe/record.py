@@ -47,7 +47,7 @@ class ExchangeRecord(Struct, kw_only=True):
     kind: str = ""  # what kind of server that is, once it was asked
     streaming: bool
     began: float
-    granted: float | None = None
+    queued: float | None = None  # seconds in queues, of all attempts; None: it was in none, and had no slot
     sent: float | None = None
     first_token: float | None = None
     ended: float | None = None
@@ -84,7 +84,7 @@ class ExchangeRecord(Struct, kw_only=True):
             "cause": self.cause,
             "phase": self.phase,
             "status": self.status,
-            "queue_ms": _ms(self.began, self.granted),
+            "queue_ms": _ms(0.0, self.queued),
             "ttft_ms": _ms(self.began, self.first_token),
             "duration_ms": _ms(self.began, self.ended),
             "input_tokens": self.input_tokens,

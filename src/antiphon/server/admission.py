@@ -38,10 +38,18 @@ class QueueFullError(Exception):
     """Nobody else may wait for this upstream now."""
 
 
+class Left(Struct, frozen=True):
+    """Of a request that is gone while its lease drains, what an operator is shown: nothing else is kept."""
+
+    key: str  # the name of the client's key
+    model: str
+    output_tokens: int
+
+
 class Lease:
     """One slot of one upstream. `owner` is the request id of the exchange that holds it."""
 
-    __slots__ = ("_slots", "active", "drain_until", "owner", "share", "since", "state")
+    __slots__ = ("_slots", "active", "drain_until", "left", "owner", "share", "since", "state")
 
     def __init__(self, slots: Slots, owner: str, share: str, since: float) -> None:
         self._slots = slots
@@ -51,6 +59,7 @@ class Lease:
         self.state = LeaseState.HELD
         self.active = False  # the upstream has begun to answer: its own report counts this slot as busy
         self.drain_until: float | None = None  # monotonic seconds; None: only the upstream's report frees it
+        self.left: Left | None = None  # whose it was, once it drains
 
     def release(self) -> None:
         """The upstream is done with it. Idempotent."""
@@ -58,11 +67,12 @@ class Lease:
             self.state = LeaseState.FREE
             self._slots._freed(self)
 
-    def drain(self, until: float | None) -> None:
+    def drain(self, until: float | None, left: Left | None = None) -> None:
         """The exchange is gone but the upstream may still be working. Ends by `Slots.settle` or `until`."""
         if self.state is LeaseState.HELD:
             self.state = LeaseState.DRAINING
             self.drain_until = until
+            self.left = left
             self._slots._draining()
 
 
@@ -138,7 +148,7 @@ class Slots:
         self._queue_limit = queue_limit
         self._leases: set[Lease] = set()
         self._queue: FairQueue[Ticket] = FairQueue()
-        self._hold = 0.0  # how long a slot is held, seconds, a moving average; 0: nothing has ended yet
+        self._hold = 0.0  # how long slots that served were held, seconds, a moving average; 0: none has ended
         self._on_draining = on_draining
         self._granting = False
         self._comparison = Comparison()
@@ -161,15 +171,19 @@ class Slots:
         """
         ticket = Ticket(self, owner, share, self._clock(), granted, displaced)
         if self._full:
-            self._make_room(share, weight)
+            self._make_room(share, weight, priority)
         self._queue.weigh(share, weight)
         self._queue.push(ticket, share=share, priority=priority)
         self._wake()
         return ticket
 
-    def would_refuse(self, *, share: str = "", weight: float = 1.0) -> bool:
+    def would_refuse(
+        self, *, share: str = "", weight: float = 1.0, priority: Priority = Priority.INTERACTIVE
+    ) -> bool:
         """Whether `request` would raise QueueFullError now. Changes nothing, for nobody."""
-        return self._full and self._queue.newest_of_longest(than=share, weight=weight) is None
+        if not self._full:
+            return False
+        return self._queue.newest_of_longest(than=share, weight=weight, priority=priority) is None
 
     def expected_wait(
         self, position: int | None = None, *, share: str = "", weight: float | None = None
@@ -177,15 +191,16 @@ class Slots:
         """Seconds until the waiter at `position` (0 is next) would have a slot.
 
         `position` None: one of `share` who came now, wherever fairness would put it; `weight` None: with the
-        weight that it has. From how long slots were really held of late; 0 while nothing is known.
+        weight that it has. From how long slots that served were held of late; while none has ended, from
+        how long those that are held have been, which is less than it will be. 0 while nothing is known.
         """
         ahead = position
         if ahead is None:
-            ahead = self._queue.ahead_of_newcomer(share, self._used(), weight)
+            ahead = self._queue.ahead_of_newcomer(share, weight)
         free = self._limit - len(self._leases)
         if ahead < free:
             return 0.0
-        return self._hold * (ahead - free + 1) / max(1, self._limit)
+        return self._held_for() * (ahead - free + 1) / max(1, self._limit)
 
     def leases(self) -> list[Lease]:
         """The leases that are held or draining, the oldest first."""
@@ -193,7 +208,7 @@ class Slots:
 
     def waiting(self) -> list[Ticket]:
         """Who waits, in the order in which they would be served now."""
-        return self._queue.in_order(self._used())
+        return self._queue.in_order()
 
     def set_slots(self, slots: int) -> None:
         """The limit changed; leases that are held beyond it run to their end."""
@@ -236,6 +251,11 @@ class Slots:
         return self._comparison.statistics()
 
     @property
+    def closed(self) -> bool:
+        """Nobody is admitted now, whatever is free."""
+        return False
+
+    @property
     def draining(self) -> int:
         return sum(lease.state is LeaseState.DRAINING for lease in self._leases)
 
@@ -246,15 +266,22 @@ class Slots:
 
     @property
     def _full(self) -> bool:
-        return len(self._queue) >= self._queue_limit
+        return len(self._queue) >= self._queue_limit + max(0, self._limit - len(self._leases))
 
-    def _make_room(self, share: str, weight: float) -> None:
+    def _make_room(self, share: str, weight: float, priority: Priority) -> None:
         """The place of whoever gives way to a newcomer of `share`. Raises QueueFullError if nobody does."""
-        loser = self._queue.newest_of_longest(than=share, weight=weight)
+        loser = self._queue.newest_of_longest(than=share, weight=weight, priority=priority)
         if loser is None:
             raise QueueFullError
         self._left(loser)
         loser._displace()
+
+    def _held_for(self) -> float:
+        """How long a slot is held, in seconds. While none has ended: how long those have been that are."""
+        if self._hold:
+            return self._hold
+        since = [lease.since for lease in self._leases if lease.state is LeaseState.HELD]
+        return self._clock() - sum(since) / len(since) if since else 0.0
 
     def _active(self) -> int:
         return sum(lease.active for lease in self._leases if lease.state is LeaseState.HELD)
@@ -264,8 +291,9 @@ class Slots:
 
     def _freed(self, lease: Lease) -> None:
         self._leases.discard(lease)
-        held = self._clock() - lease.since
-        self._hold = held if self._hold == 0 else self._hold + 0.2 * (held - self._hold)
+        if lease.active:  # what ended before it was answered does not tell how long an answer takes
+            held = self._clock() - lease.since
+            self._hold = held if self._hold == 0 else self._hold + 0.2 * (held - self._hold)
         self._wake()
 
     def _draining(self) -> None:
@@ -283,7 +311,7 @@ class Slots:
         self._granting = True
         try:
             while self._queue and len(self._leases) < self._limit:
-                ticket = self._queue.pop(self._used())
+                ticket = self._queue.pop(self._used(), self._limit)
                 if ticket is None:
                     return
                 lease = Lease(self, ticket.owner, ticket.share, self._clock())

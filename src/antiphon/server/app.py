@@ -18,7 +18,7 @@ import structlog
 from msgspec import structs
 
 from antiphon.config import ConfigError, Limits, Settings
-from antiphon.config_changes import NEEDS_RESTART, changes
+from antiphon.config_changes import changes, taken_over
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
 from antiphon.core.seal import Sealer
@@ -26,6 +26,7 @@ from antiphon.core.surfaces.openai.request import ROUTES
 from antiphon.observe.gauges import Sources
 from antiphon.observe.log import log_bug, set_level
 from antiphon.observe.metrics import Metrics
+from antiphon.server.admission import LeaseState
 from antiphon.server.answers import Receive, Send
 from antiphon.server.catalog import Model
 from antiphon.server.drains import Drains
@@ -227,12 +228,12 @@ class Gateway:
 
     def tick(self, now: float) -> None:
         """The one coarse ticker: every time limit of every request is looked at here."""
+        self.drains.apply(self.backend.upstreams)  # first: who waits there is told at this tick
         for exchange in list(self.live):
             exchange.tick(now)
         for edge in list(self.edges):
             edge.tick(now)
         self.backend.expire(now)
-        self.drains.apply(self.backend.upstreams)
         self.entry.tick(now)
         if self.watch is not None:
             self.watch.tick(now)
@@ -246,10 +247,7 @@ class Gateway:
             # Workers share their slots through a folder of their own, which no file names.
             wanted = structs.replace(wanted, coordination=self.settings.coordination)
         told = changes(self.settings, wanted)
-        kept = {name: getattr(self.settings, name) for name in NEEDS_RESTART}
-        if bool(self.settings.upstreams) != bool(wanted.upstreams):
-            kept |= {"upstreams": self.settings.upstreams, "models": self.settings.models}
-        settings = structs.replace(wanted, **kept)
+        settings = taken_over(self.settings, wanted)
         entry = entry_for(settings)
         try:
             self.backend.apply(settings)
@@ -264,12 +262,20 @@ class Gateway:
             log.info("settings_changed", **told.told())
 
     def cancel(self, request_id: str) -> bool:
-        """End an exchange, for the operator. Whether there was one."""
+        """End an exchange, for the operator; of one that is gone free what drains. Whether there was one."""
         for exchange in list(self.live):
-            if exchange.job.request_id == request_id:
+            if exchange.job.request_id == request_id and not exchange.over:
                 exchange.close("operator")
                 return True
-        return False
+        drains = [
+            lease
+            for upstream in (*self.backend.upstreams.values(), *self.backend.leaving)
+            for lease in upstream.slots.leases()
+            if lease.owner == request_id and lease.state is LeaseState.DRAINING
+        ]
+        for lease in drains:
+            lease.release()
+        return bool(drains)
 
     def drain(self) -> None:
         """Take no more requests; those that run may run on until the deadline."""

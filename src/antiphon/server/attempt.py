@@ -23,7 +23,7 @@ from antiphon.core.answer import Answer
 from antiphon.core.dialects.chat_request import ChatRequest
 from antiphon.core.failover import Lost, judge, row_of, seconds_to_wait
 from antiphon.core.parts import Fault
-from antiphon.server.admission import Lease
+from antiphon.server.admission import Lease, Left
 from antiphon.server.exchange_terms import Phase
 from antiphon.server.exchange_time import ExchangeTime
 from antiphon.server.guarding import Failing, guard
@@ -42,6 +42,10 @@ class Owner(Protocol):
     """The exchange, as far as its attempt knows it."""
 
     phase: Phase
+
+    @property
+    def left(self) -> Left:
+        """What is shown of it while its slot drains."""
 
     def enter(self, phase: Phase) -> None: ...
     def received(self) -> None:
@@ -266,7 +270,7 @@ class Attempt:
         elif call is not None:
             call.abort()
         if abandoned and not self.place.upstream.cancels_everywhere:
-            self._lease.drain(until=self._clock() + self._limits.release_grace)
+            self._lease.drain(self._clock() + self._limits.release_grace, self._owner.left)
         else:
             self._lease.release()
 

@@ -53,7 +53,16 @@ def priority(
 
     Never more than `highest`, which is what its key may ask for.
     """
-    wanted = Priority.BACKGROUND if chat.side_request else Priority.INTERACTIVE
+    return asked_priority(
+        headers, highest, other=Priority.BACKGROUND if chat.side_request else Priority.INTERACTIVE
+    )
+
+
+def asked_priority(
+    headers: Headers, highest: Priority, *, other: Priority = Priority.INTERACTIVE
+) -> Priority:
+    """As `priority`, where what the request is like is not known: `other` stands for it."""
+    wanted = other
     for name, value in headers:
         if name == b"antiphon-priority" and value.strip().lower() in _PRIORITIES:
             wanted = _PRIORITIES[value.strip().lower()]

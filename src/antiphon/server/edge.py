@@ -270,11 +270,12 @@ class EdgeProtocol(HttpToolsProtocol):
         From the first exchange on: before one, and between two, time limits of our own end what says nothing,
         and most connections that are turned away need not pay for this.
         """
+        if self.transport.is_closing():
+            return  # it is gone, and uvloop's socket with it
         sock = self.transport.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        # It may be closed by now: then `connection_lost` is on its way.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # closed by the other side in this moment
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, option):

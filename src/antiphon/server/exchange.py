@@ -24,7 +24,7 @@ from antiphon.core.answer import Answer
 from antiphon.core.parts import Fault, MessageUsage
 from antiphon.observe.log import log_bug
 from antiphon.observe.record import ExchangeRecord
-from antiphon.server.admission import Lease
+from antiphon.server.admission import Lease, Left
 from antiphon.server.answering import Answering
 from antiphon.server.answers import Headers, Send, answer_headers
 from antiphon.server.attempt import Attempt
@@ -95,7 +95,7 @@ class Exchange:
         self._limits = limits
         self._clock = clock
         self._message_id = f"msg_{secrets.token_hex(12)}"
-        self._seeking = Seeking(self, job.plan, chooser, retries)
+        self._seeking = Seeking(self, job.plan, chooser, retries, clock=clock)
         self._attempt: Attempt | None = None
         self._news = asyncio.Event()  # something changed that the ASGI task must see
         now = clock()
@@ -173,7 +173,7 @@ class Exchange:
         return self._client.started
 
     @property
-    def _promised(self) -> bool:
+    def promised(self) -> bool:
         """It is over, or too late to try elsewhere: a whole answer promises nothing before its end."""
         answer = self.answer
         return self.cause is not None or self.started or (answer.streaming and answer.committed)
@@ -190,29 +190,39 @@ class Exchange:
         return self.answer.usage.output_tokens if self.answer.begun else 0
 
     @property
+    def left(self) -> Left:
+        """What is shown of it while a slot that it had drains."""
+        return Left(self.job.key, self.job.plan.model, self.output_tokens)
+
+    @property
     def _upstream(self) -> str | None:
-        """Who answers, as far as it is certain: while it waits, one of several may."""
+        """Who answers, or was or would have been asked. None: one of several may yet, while it waits."""
         if self._attempt is not None:
             return self._attempt.place.upstream.name
         targets = self._seeking.plan.route.targets
-        return targets[0].upstream if len(targets) == 1 else None
+        if len(targets) == 1:
+            return targets[0].upstream
+        return self.record.upstream if self.cause is not None else None
+
+    @property
+    def where(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Of every answer: where it comes from, and how long the request waited for slots."""
+        waited = (b"antiphon-queue-ms", b"%d" % ((self._seeking.waited or 0.0) * 1000))
+        upstream = self._upstream
+        return (waited,) if upstream is None else ((b"antiphon-upstream", upstream.encode()), waited)
 
     def headers(self) -> Headers:
-        """Of every answer that is not an error."""
-        record = self.record
-        waited = ((record.granted or self._clock()) - record.began) * 1000
+        """Of every answer whose words are the upstream's."""
         headers = answer_headers(self.job.request_id, self._seeking.plan.chat.degraded)
-        headers += [*self.job.headers, *self.job.surface.id_headers(self.job.request_id)]
-        if (upstream := self._upstream) is not None:
-            headers.append((b"antiphon-upstream", upstream.encode()))
-        headers.append((b"antiphon-queue-ms", b"%d" % waited))
+        headers += [*self.job.headers, *self.job.surface.id_headers(self.job.request_id), *self.where]
         return headers
 
     # --- a slot, a connection (server.seeking) ---
 
     def granted(self, place: Place) -> None:
         """There is a slot."""
-        self.record.granted = self._clock()
+        if self.record.queued is None:
+            self.record.queued = 0.0
         self.record.upstream = place.upstream.name
 
     def send(self, plan: Plan, place: Place, lease: Lease) -> None:
@@ -280,7 +290,7 @@ class Exchange:
             fault = answer.fault
             if fault is None:
                 self.close("finished")
-            elif self._promised or not self._seeking.go_on(fault, self._attempt):
+            elif self.promised or not self._seeking.go_on(fault, self._attempt):
                 self.close("upstream")
         elif not self._client.started and answer.committed:
             self.wake()
@@ -336,7 +346,8 @@ class Exchange:
             fault = None if self._seeking.aim is not None else self._overdue(now)
             if fault is None:
                 self._seeking.tick(now - self.record.began)
-                self._client.keep_alive(now, self.record.began)
+                if self.cause is None:
+                    self._client.keep_alive(now, self.record.began)
             elif self.phase is Phase.QUEUED:
                 self._seeking.overload(fault, "deadline")
             elif self.answer.finished:
@@ -345,7 +356,7 @@ class Exchange:
                 self.received()
             elif (
                 self.phase is not Phase.CONNECTING
-                or self._promised
+                or self.promised
                 or not self._seeking.go_on(fault, self._attempt)
             ):
                 self.close("deadline", fault)

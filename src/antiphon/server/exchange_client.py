@@ -119,11 +119,10 @@ class ClientSide:
         self.sent_status = said.status
 
     async def _refuse(self, send: Send, fault: Fault) -> None:
-        job = self._exchange.job
-        self._exchange.record.error = fault.kind
-        record = self._exchange.record
-        asked = ((b"antiphon-upstream", record.upstream.encode()),) if record.granted is not None else ()
-        self.sent_status = await job.surface.respond(send, fault, job.request_id, (*job.headers, *asked))
+        exchange, job = self._exchange, self._exchange.job
+        exchange.record.error = fault.kind
+        headers = (*job.headers, *exchange.where)
+        self.sent_status = await job.surface.respond(send, fault, job.request_id, headers)
 
     # --- from callbacks ---
 

@@ -48,7 +48,7 @@ CAUSES: dict[str, Cause] = {
     "upstream": Cause("the upstream failed; its fault is in the stream"),
     "client": Cause("the client is gone; nothing is said"),
     "deadline": Cause("a time limit ran out; the limit's own fault is said"),
-    "overload": Cause("no slot in time: the queue is full, or the wait would outlast the client"),
+    "overload": Cause("no slot in time: the queue is full, or the wait outlasts the client"),
     "stall": Cause("the client left a full buffer unread", drops_client=True),
     "shutdown": Cause("the gateway stops", own_faults.SHUTTING_DOWN),
     "operator": Cause(

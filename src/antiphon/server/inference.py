@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("antiphon.exchange")
 
 CLOSE: tuple[tuple[bytes, bytes], ...] = ((b"connection", b"close"),)
+NO_WAIT = (b"antiphon-queue-ms", b"0")
 
 
 class Asked(Struct, frozen=True):
@@ -137,23 +138,28 @@ class Inference:
             await self._refuse(asked, MESSAGES, _for(asked.identity, planned))
             return
         # Bounded to four seconds and harmless to finish: a client that leaves here costs nothing.
-        counted = await self._counted(planned)
-        tokens = planned.chat.input_estimate if counted is None else counted
-        said = b"estimate" if counted is None else b"exact"
-        headers = [*answer_headers(asked.request_id, planned.chat.degraded), (b"antiphon-token-count", said)]
-        self._gateway.metrics.counted(planned.target.upstream, exact=counted is not None)
+        tokens, by = await self._counted(planned)
+        headers = answer_headers(asked.request_id, planned.chat.degraded)
+        if by is None:
+            headers.append((b"antiphon-token-count", b"estimate"))
+        else:
+            headers += [(b"antiphon-token-count", b"exact"), (b"antiphon-upstream", by.encode())]
+        self._gateway.metrics.counted(by or planned.target.upstream, exact=by is not None)
         await respond(asked.send, 200, b'{"input_tokens":%d}' % tokens, headers)
 
-    async def _counted(self, planned: Plan) -> int | None:
-        """By a server of its model that is well: two are asked at most, for each has two seconds."""
+    async def _counted(self, planned: Plan) -> tuple[int, str | None]:
+        """The tokens, and the server that counted them; None: no server did, they are estimated.
+
+        A server of its model that is well: two are asked at most, for each has two seconds.
+        """
         backend = self._gateway.backend
         chooser = Chooser(backend.upstreams, backend.prefixes, clock=self._gateway.clock)
         alike = (each for each in chooser.places(planned) if each.target.reads_as(planned.target))
         for place in islice(alike, 2):
             tokens = await place.upstream.counter.count(planned.chat.body)
             if tokens is not None:
-                return tokens
-        return None
+                return tokens, place.upstream.name
+        return planned.chat.input_estimate, None
 
     # --- from a body to an exchange ---
 
@@ -177,6 +183,7 @@ class Inference:
             gateway.backend.upstreams,
             share=identity.share,
             weight=identity.weight,
+            priority=clients.asked_priority(asked.scope["headers"], identity.highest),
             patience=clients.patience(asked.scope["headers"]),
             allowed=identity.allows,
         )
@@ -196,8 +203,9 @@ class Inference:
             status=surface.status_of(turned.fault),
             error=turned.fault.kind,
         )
+        where = ((b"antiphon-upstream", turned.upstream.encode()), NO_WAIT)
         try:
-            await surface.respond(asked.send, turned.fault, asked.request_id)
+            await surface.respond(asked.send, turned.fault, asked.request_id, where)
         finally:
             record.write()
             gateway.metrics.observe(record)

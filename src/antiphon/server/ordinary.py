@@ -25,6 +25,7 @@ from antiphon.core.faults import error_body
 from antiphon.core.parts import Fault
 from antiphon.core.scrub import legible
 from antiphon.observe.metrics import CONTENT_TYPE
+from antiphon.server.admission import LeaseState
 from antiphon.server.catalog import model_fields, page
 from antiphon.server.entry import WRONG_ADMIN_KEY, Identity
 from antiphon.server.overview import statistics
@@ -165,17 +166,20 @@ class OrdinaryRoutes:
         slots = upstream.slots
         leases = []
         for lease in slots.leases():
-            exchange = live.get(lease.owner)
+            exchange, draining = live.get(lease.owner), lease.state is LeaseState.DRAINING
+            # Its request may run on elsewhere: what drains is what it was when it left.
+            whose = lease.left if draining else exchange and exchange.left
+            phase = lease.state.value if draining else exchange and exchange.phase.value
             leases.append(
                 {
                     "lease": lease.owner,
                     "state": lease.state.value,
-                    "key": exchange.job.key or None if exchange else None,
+                    "key": (whose and whose.key) or None,
                     "share": lease.share,
                     "age_seconds": round(now - lease.since, 1),
-                    "model": exchange.job.plan.model if exchange else None,
-                    "phase": exchange.phase.value if exchange else None,
-                    "output_tokens": exchange.output_tokens if exchange else None,
+                    "model": whose and whose.model,
+                    "phase": phase,
+                    "output_tokens": whose and whose.output_tokens,
                 }
             )
         queue = []

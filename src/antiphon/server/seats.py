@@ -95,6 +95,11 @@ class Seats:
         """The places that may be asked by now, among them those that were: the others may be no longer."""
         self._places = self.unasked(places)
 
+    @property
+    def waits_at(self) -> list[Place]:
+        """Those in whose queues it has a place."""
+        return list(self._tickets)
+
     def unasked(self, places: Sequence[Place]) -> list[Place]:
         """Those among them that it does not wait for yet."""
         asked = {id(place.upstream) for place in self._tickets}

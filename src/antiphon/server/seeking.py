@@ -4,7 +4,7 @@ Owns the plan that holds now, the places in queues, a slot that nothing was sent
 try. Nothing is awaited but a second plan, and that in the request's own task. What is sent with a slot, and
 what comes back, is the exchange's.
 
-    seeking = Seeking(exchange, job.plan, chooser, retries)
+    seeking = Seeking(exchange, job.plan, chooser, retries, clock=time.monotonic)
     seeking.begin()               # exchange.send(plan, place, lease) is called now or later
     seeking.go_on(fault)          # after a failure: True, it is being tried elsewhere
     seeking.leave()               # at any moment; nothing is held afterwards
@@ -13,6 +13,7 @@ what comes back, is the exchange's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -44,18 +45,42 @@ guarded = guard(_way_out)
 
 
 class Seeking:
-    """See the module. `aim` is where the request must be planned for before it can go on."""
+    """See the module. `aim` is where the request must be planned for before it can go on.
 
-    __slots__ = ("_chooser", "_exchange", "_failure", "_retries", "_seat", "_seats", "aim", "plan")
+    `clock` is monotonic, in seconds.
+    """
 
-    def __init__(self, exchange: Exchange, plan: Plan, chooser: Chooser, retries: Retries) -> None:
+    __slots__ = (
+        "_chooser",
+        "_clock",
+        "_exchange",
+        "_failure",
+        "_retries",
+        "_seat",
+        "_seats",
+        "_waits_since",
+        "aim",
+        "plan",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        plan: Plan,
+        chooser: Chooser,
+        retries: Retries,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
         self._exchange = exchange
         self._chooser = chooser
         self._retries = retries
+        self._clock = clock
         self.plan = plan
         self.aim: Aim | None = None
         self._failure: Fault | None = None  # what is said if it cannot be planned for there
         self._seats: Seats | None = None  # its places in queues
+        self._waits_since: float | None = None  # it has some; what it waited before is in the record
         self._seat: tuple[Place, Lease] | None = None  # a slot, for which the request is not planned yet
 
     # --- queues ---
@@ -73,8 +98,9 @@ class Seeking:
             exchange.received()
             return
         wait = min(place.upstream.slots.expected_wait(share=job.share, weight=job.weight) for place in places)
-        if wait > job.patience:
-            self.overload(own_faults.queue_timeout(math.ceil(wait)))
+        # Where there is nothing to wait for, what is left does not count.
+        if wait > max(0.0, self._deadline - self._clock()):
+            self.overload(_no_slot(places, own_faults.queue_timeout(math.ceil(wait))))
             return
         seats = self._seats = Seats(
             places,
@@ -86,23 +112,46 @@ class Seeking:
             weight=job.weight,
         )
         seats.ask(everywhere=not self._chooser.stays(self.plan, places[0]))
+        if self._seats is seats:
+            self._waits_since = self._clock()
 
     def expected_wait(self) -> int:
         """Whole seconds after which it may be worth to come back."""
+        return self._wait_at(self._chooser.eligible(self.plan))
+
+    def _wait_at(self, places: Collection[Place]) -> int:
         job = self._exchange.job
-        waits = (
-            place.upstream.slots.expected_wait(share=job.share, weight=job.weight)
-            for place in self._chooser.eligible(self.plan)
-        )
+        waits = (place.upstream.slots.expected_wait(share=job.share, weight=job.weight) for place in places)
         return math.ceil(min(waits, default=0.0))
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds in queues so far, of all attempts together; None: it was in none, and has had no slot."""
+        waited, since = self._exchange.record.queued, self._waits_since
+        return waited if since is None else (waited or 0.0) + self._clock() - since
+
+    @property
+    def _deadline(self) -> float:
+        """When its client gives up; a client that has its status has nothing to give up for."""
+        exchange = self._exchange
+        return math.inf if exchange.promised else exchange.record.began + exchange.job.patience
 
     def tick(self, waited: float) -> None:
         """About once a second. `waited`: seconds since the request came."""
         seats = self._seats
         if seats is None:
             return
+        if self._clock() > self._deadline:
+            self._out_of_patience()
+            return
         late = waited > _LOYAL
-        places = seats.unasked(self._chooser.eligible(self.plan, self._retries.failed))
+        eligible = self._chooser.eligible(self.plan, self._retries.failed)
+        places, waits_at = seats.unasked(eligible), seats.waits_at
+        if waits_at and len(places) == len(eligible) and not any(map(self._takes, waits_at)):
+            # It waits for nobody: they were drained, or went down. Others may have it, or it is told so.
+            self._leave_queues()
+            self.begin()
+            return
         if late or any(place.upstream.slots.statistics().free > 0 for place in places):
             # Only if one is asked now: hundreds may wait, and all of them are ticked between two tokens.
             places = self._chooser.ordered(self.plan, places)
@@ -111,6 +160,15 @@ class Seeking:
             seats.widen()
         else:
             seats.spread()
+
+    def _takes(self, place: Place) -> bool:
+        """Whether a slot there would be of use: one that is leaving still serves those who wait for it."""
+        admits = self._chooser.admits(self.plan, place, self._retries.failed)
+        return admits and place.upstream.refusal() is None
+
+    def _out_of_patience(self) -> None:
+        """Its client has given up, or will not hear the end: no other model is asked either."""
+        self._exchange.close("overload", own_faults.queue_timeout(self.expected_wait()))
 
     def overload(self, fault: Fault, cause: str = "overload") -> None:
         """There is no slot in time: another model may have one."""
@@ -126,21 +184,26 @@ class Seeking:
     @guarded
     def on_refused(self) -> None:
         """Every queue is full, or this place went to somebody of a share that waits less."""
-        self._seats = None
-        self.overload(own_faults.queue_full(self.expected_wait()))
+        self._end_wait()
+        places = self._chooser.eligible(self.plan)
+        self.overload(_no_slot(places, own_faults.queue_full(self._wait_at(places))))
 
     @guarded
     def on_granted(self, place: Place, lease: Lease) -> None:
         """A slot is ours: from this moment until it is given back it is used."""
-        self._seats = None
+        waited_since = self._waits_since
+        self._end_wait()
         self._seat = (place, lease)
         exchange = self._exchange
         if exchange.cause is not None:
             self._give_seat_back()
-        elif not self._chooser.admits(self.plan, place, self._retries.failed):
+        elif not self._takes(place):
             # It fell ill while we waited, and its slots are free because everybody fails there at once.
             self._give_seat_back()
             self.begin()
+        elif waited_since is not None and waited_since <= self._deadline < self._clock():
+            self._give_seat_back()
+            self._out_of_patience()
         else:
             exchange.granted(place)
             if place.target.reads_as(self.plan.target):
@@ -219,9 +282,15 @@ class Seeking:
         self._give_seat_back()
 
     def _leave_queues(self) -> None:
-        seats, self._seats = self._seats, None
+        seats = self._end_wait()
         if seats is not None:
             seats.leave()
+
+    def _end_wait(self) -> Seats | None:
+        """It waits no longer; how long it did is written down. Returns the places that it may have still."""
+        seats, self._seats = self._seats, None
+        self._exchange.record.queued, self._waits_since = self.waited, None
+        return seats
 
     def _give_seat_back(self) -> Place | None:
         seat, self._seat = self._seat, None
@@ -229,3 +298,9 @@ class Seeking:
             return None
         seat[1].release()
         return seat[0]
+
+
+def _no_slot(places: Collection[Place], fault: Fault) -> Fault:
+    """Why none of these gave a slot: `fault`, unless they would have given none if all had been free."""
+    closed = places and all(place.upstream.slots.closed for place in places)
+    return own_faults.COORDINATOR_GONE if closed else fault

@@ -24,6 +24,7 @@ from antiphon.config import Fallbacks
 from antiphon.core import own_faults
 from antiphon.core.parts import Fault
 from antiphon.server.admission import Slots
+from antiphon.server.fairness import Priority
 from antiphon.server.routing import NoRouteError, RouteTable
 
 
@@ -63,18 +64,20 @@ def turned_away(
     *,
     share: str,
     weight: float = 1.0,
+    priority: Priority = Priority.INTERACTIVE,
     patience: float,
     allowed: Callable[[str], bool] = lambda model: True,
 ) -> TurnedAway | None:
     """Why a request with this body has no place anywhere now; None: it may have one, or it cannot be told.
 
-    `body` in pieces, untouched; `patience` is how many seconds its client waits, `allowed` whether it may use
-    a model of this name. While no server is busy this costs a microsecond: no byte of the body is looked at.
+    `body` in pieces, untouched; `priority` is the highest that it may have, `patience` how many seconds its
+    client waits, `allowed` whether it may use a model of this name. While no server is busy this costs a
+    microsecond: no byte of the body is looked at.
     """
     turning = {
         name: look
         for name, upstream in upstreams.items()
-        if (look := _look(upstream.slots, share, weight)).turns_away(patience)
+        if (look := _look(upstream.slots, share, weight, priority)).turns_away(patience)
     }
     if not turning:
         return None
@@ -93,25 +96,32 @@ def turned_away(
 
 
 class _Look(Struct, frozen=True):
-    """What one who asked for a slot now would find: seconds to wait, and whether there is no place to."""
+    """What one who asked for a slot now would find: seconds to wait, and whether there is no place to.
+
+    `closed`: nobody is let in, whatever is free.
+    """
 
     wait: float = 0.0
     full: bool = False
+    closed: bool = False
 
     def turns_away(self, patience: float) -> bool:
-        return self.full or self.wait > patience
+        return self.full or self.closed or self.wait > patience
 
 
-def _look(slots: Slots, share: str, weight: float) -> _Look:
-    now = slots.statistics()
-    if now.free > now.waiting:
+def _look(slots: Slots, share: str, weight: float, priority: Priority) -> _Look:
+    now, closed = slots.statistics(), slots.closed
+    if now.free > now.waiting and not closed:
         return _Look()
     wait = slots.expected_wait(share=share, weight=weight)
-    return _Look(wait, slots.would_refuse(share=share, weight=weight))
+    full = slots.would_refuse(share=share, weight=weight, priority=priority)
+    return _Look(wait, full, closed)
 
 
 def _fault(looks: list[_Look], patience: float) -> Fault | None:
     """What an exchange would say that had asked all of them, None if it would wait somewhere."""
+    if all(look.closed for look in looks):
+        return own_faults.COORDINATOR_GONE
     wait = min(look.wait for look in looks)
     if wait > patience:
         return own_faults.queue_timeout(math.ceil(wait))

@@ -23,7 +23,8 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from antiphon.config import Settings
+from antiphon.config import ConfigError, Settings
+from antiphon.config_changes import taken_over
 from antiphon.config_file import Loaded
 from antiphon.core.seal import Sealer
 from antiphon.observe import log
@@ -86,7 +87,8 @@ class _Worker:
         # It comes through our own supervisor's pipe.
         loaded: Loaded | None = pickle.loads(orders.loaded) if orders.loaded else None  # noqa: S301
         sealer = Sealer(orders.seal_key)
-        gateway = self.gateway = gateway_for(orders.settings, sealer, self._embedded, loaded)
+        settings = _newest(orders.settings, loaded)
+        gateway = self.gateway = gateway_for(settings, sealer, self._embedded, loaded)
         folder = Path(orders.folder)
         self.metrics = gateway.metrics = WorkerMetrics(folder, gateway.metrics.sources)
         gateway.drains = Drains(folder / "drained")
@@ -116,6 +118,19 @@ class _Worker:
     def _write_metrics(self) -> None:
         asyncio.get_running_loop().call_later(_WRITE_METRICS, self._write_metrics)
         self.metrics.write()
+
+
+def _newest(settings: Settings, loaded: Loaded | None) -> Settings:
+    """The settings of the start, with what the files have changed since: they may be hours old.
+
+    Before anything is done with them: a limit of slots is told to the others as news.
+    """
+    if loaded is None:
+        return settings
+    try:
+        return taken_over(settings, loaded.again(os.environ).settings)
+    except ConfigError:
+        return settings  # it is told with the first look at the files
 
 
 def _read_orders() -> Orders:

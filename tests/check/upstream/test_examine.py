@@ -9,7 +9,7 @@ from antiphon.check.upstream import asking, leaving
 from antiphon.check.upstream.asking import Asker
 from antiphon.check.upstream.examine import examine
 from antiphon.check.upstream.identity import Unreachable
-from antiphon.check.upstream.profile import differences, profile_toml
+from antiphon.check.upstream.profile import differences, settings_toml
 from antiphon.simulator import Simulator, SimulatorSettings
 from check.imitations import LLAMACPP, MISTRAL_LIKE, OLLAMA, OPENAI_LIKE, SGLANG, VLLM, Imitation, Shape
 
@@ -113,9 +113,8 @@ async def test_an_unknown_server_gets_the_generic_row_and_its_differences():
         "drain_report": "slots",
         "response_format": False,
     }
-    profile = tomllib.loads(profile_toml(report))
-    assert profile["profile"] == {"base": "generic", **changed(report)}
-    assert profile["server"]["model"] == "imitation"
+    (one,) = tomllib.loads(settings_toml(report))["upstreams"]
+    assert (one["kind"], one["quirks"]) == ("generic", changed(report))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from antiphon.server.admission import LeaseState, QueueFullError, SlotStatistics
 from antiphon.server.coordination.protocol import Answer
 from antiphon.server.coordination.shared_slots import CoordinatorGoneError, SharedSlots
+from antiphon.server.fairness import Priority
 from antiphon.server.reports import ReportStatistics
 from server.coordination.stepped import TTL, Hub, SteppedCoordinator
 
@@ -401,7 +402,7 @@ def test_without_a_queue_nobody_is_turned_down_unasked(hub) -> None:
     refused = one.request("a")
     hub.settle()
     assert refused.displaced
-    assert not one.slots._turned_down.holds("a", one.clock.now)
+    assert not one.slots._turned_down.holds("a", Priority.INTERACTIVE, one.clock.now)
     two.requests[0].end()
     hub.settle()
     one.slots._look()

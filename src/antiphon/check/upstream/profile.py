@@ -1,8 +1,9 @@
-"""The report as a profile in TOML: the row of facts to start from, and what is different here.
+"""What a report means for a file of settings: the server's lines, with what is different from its kind.
 
-Owns the text of that file. Only what differs from the row is written, each with the reason.
+Owns that text, and what counts as different. Only what differs from the row of facts is written, each with
+the reason. Nothing that a server says stands outside of a comment, and no key is in it, only its variable.
 
-    profile_toml(report)   -> '# What `antiphon check upstream` found ...'
+    settings_toml(report)   -> a text that begins "# What `antiphon check upstream` found"
 """
 
 from __future__ import annotations
@@ -29,23 +30,41 @@ def differences(report: Report) -> dict[str, Measured]:
     return found
 
 
-def profile_toml(report: Report) -> str:
-    """The file's text, valid TOML."""
+def upstream_lines(report: Report, key_variable: str | None = None) -> list[str]:
+    """The server as one of `[[upstreams]]`. `key_variable` names the environment variable with its key."""
+    is_generic = report.profile == quirks.GENERIC.name
+    slots = report.value("slots") or ""
     lines = [
-        _comment(f"# What `antiphon check upstream {report.url}` found, asking model {report.model}."),
-        "#",
-        _comment(f"#     antiphon serve --upstream {report.url} --profile {report.profile}"),
-        "",
-        "[profile]",
-        f"base = {_value(report.profile)}  # the row of facts to start from",
+        "[[upstreams]]",
+        f"name = {_text('upstream' if is_generic else report.profile)}",
+        f"base_url = {_text(report.url)}",
+        f"kind = {_text(report.profile)}",
+        f"slots = {slots}"
+        if slots.isdecimal()
+        else 'slots = "auto"  # it does not tell: set how many requests it takes',
     ]
-    changed = differences(report)
-    lines += ["# Measured here and different from that row:"] if changed else []
-    lines += [f"{name} = {_value(one.value)}  # {_comment(one.why)}" for name, one in changed.items()]
-    lines += ["", "[server]", f"name = {_value(report.server)}"]
-    lines += [f"version = {_value(report.version)}"] if report.version else []
-    lines += [f"model = {_value(report.model)}"]
-    lines += [f"context_window = {report.window}  # tokens"] if report.window else []
+    if key_variable is not None:
+        lines.append(f'api_key = "${{{key_variable}}}"')
+    if changed := differences(report):
+        lines += ["", "[upstreams.quirks]  # measured here, and different from its kind"]
+        lines += [f"{name} = {_value(one.value)}  # {_comment(one.why)}" for name, one in changed.items()]
+    return lines
+
+
+def settings_toml(report: Report, key_variable: str | None = None) -> str:
+    """A whole file: `antiphon serve --config` reads it as it is, once the variable is set."""
+    name = f"{report.server} {report.version}".strip()
+    lines = [
+        _comment(f"# What `antiphon check upstream {report.url}` found: {name}, model {report.model}."),
+        "# Every other setting: docs/configuration.md.",
+        "",
+        *upstream_lines(report, key_variable),
+    ]
+    if report.window:
+        lines += [
+            "",
+            f"# The model's window is {report.window} tokens: window in [[models]], if there are any.",
+        ]
     lines += ["", "# What was seen, in the words of the table."]
     topic = None
     for finding in report.in_order():
@@ -57,6 +76,10 @@ def profile_toml(report: Report) -> str:
     if report.problems:
         lines += ["", "# What will hurt:", *(f"# - {_comment(problem)}" for problem in report.problems)]
     return "\n".join(lines) + "\n"
+
+
+def _text(text: str) -> str:
+    return _value(text.replace("$", "$$"))  # a dollar sign in a text of the file may begin a variable
 
 
 def _value(value: Any) -> str:

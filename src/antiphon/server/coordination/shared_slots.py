@@ -184,7 +184,7 @@ class SharedSlots(Slots):
             raise CoordinatorGoneError
         ticket = Ticket(self, owner, share, self._clock(), granted, displaced)
         if self._full:
-            self._make_room(share, weight)
+            self._make_room(share, weight, priority)
         key = f"{self._coordinator.gateway}:{next(self._numbers)}"
         self._queue.weigh(share, weight)
         self._queue.push(ticket, share=share, priority=priority)
@@ -195,13 +195,15 @@ class SharedSlots(Slots):
         self._wake()
         return ticket
 
-    def would_refuse(self, *, share: str = "", weight: float = 1.0) -> bool:
+    def would_refuse(
+        self, *, share: str = "", weight: float = 1.0, priority: Priority = Priority.INTERACTIVE
+    ) -> bool:
         """As `Slots.would_refuse`. Of a full queue of all it knows what the coordinator said a moment ago."""
         if self.closed:
             return True
-        if not self._alone and self._turned_down.holds(share, self._clock()):
+        if not self._alone and self._turned_down.holds(share, priority, self._clock()):
             return True
-        return super().would_refuse(share=share, weight=weight)
+        return super().would_refuse(share=share, weight=weight, priority=priority)
 
     def set_slots(self, slots: int) -> None:
         """The limit changed, for all gateways: whoever says so last is right."""
@@ -385,10 +387,10 @@ class SharedSlots(Slots):
         for key in displaced:
             ticket = self._tickets.pop(key, None)
             if ticket is not None:
-                del self._ticket_keys[ticket], self._priorities[key]
+                del self._ticket_keys[ticket]
                 self._queue.remove(ticket)
                 drains_in = self._queue_limit * self._hold / max(1, self._limit)
-                self._turned_down.note(ticket.share, self._clock(), drains_in)
+                self._turned_down.note(ticket.share, self._priorities.pop(key), self._clock(), drains_in)
                 ticket._displace()
 
     def _certain(self) -> bool:
