@@ -229,7 +229,6 @@ def quantile(values: list[float], share: float) -> float:
 async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
     """Goodput, times and CPU at multiples of the capacity. The gateway is warm."""
     rows: list[dict[str, Any]] = []
-    serving = 0.0
     for times in (1, 2, 5, 10):
         rates = {f"s{number}": times * CAPACITY / 10 for number in range(10)}
         before, began = meters.cpu(pid), time.monotonic()
@@ -238,9 +237,6 @@ async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
         served = [one for one in done if one.whole]
         refused = [one for one in done if one.status == 529]
         waits = [one.first - one.came for one in served if one.first]
-        if times == 1:
-            serving = used / max(1, len(served))
-        rejecting = (used - serving * len(served)) / len(refused) if times > 1 and refused else float("nan")
         rows.append(
             {
                 "times": times,
@@ -253,11 +249,72 @@ async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
                 "first_p99": quantile(waits, 0.99),
                 "refusal_p50": quantile([one.ended - one.came for one in refused if one.ended], 0.5),
                 "cpu": used / took,
-                "serving_ms": serving * 1000,
-                "rejecting_ms": rejecting * 1000,
             }
         )
     return rows
+
+
+async def rejecting(port: int, pid: int, times: int, rounds: int, seconds: float) -> dict[str, float]:
+    """CPU of an answer and of a refusal, in milliseconds, at so many times the capacity: medians of rounds.
+
+    The slots and the queue are full all the time. In every second round others come at random moments; what
+    those rounds cost more than the ones beside them is the refusals'. A round's CPU wavers by a tenth or two
+    on a virtual machine: the fewer refusals are in it, the longer and the more rounds it takes.
+    """
+    order, refused, over = random.Random(3), 0, False
+    tasks: set[asyncio.Task[bool]] = set()
+
+    async def once(session: str) -> bool:
+        nonlocal refused
+        was_refused = (await ask(port, session)).status == 529
+        refused += was_refused
+        return was_refused
+
+    async def busy(session: str) -> None:
+        while not over:
+            if await once(session):
+                await asyncio.sleep(0.05)
+
+    async def flood() -> None:
+        while True:
+            await asyncio.sleep(order.expovariate((times - 1) * CAPACITY))
+            task = asyncio.create_task(once(f"s{order.randrange(10)}"))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def cost() -> tuple[float, float]:
+        """CPU of a second, and refusals in it."""
+        before, was, began = meters.cpu(pid).total, refused, time.monotonic()
+        await asyncio.sleep(seconds)
+        took = time.monotonic() - began
+        return (meters.cpu(pid).total - before) / took, (refused - was) / took
+
+    full = [asyncio.create_task(busy(f"s{number % 10}")) for number in range(SLOTS + QUEUE)]
+    await asyncio.sleep(2.0)
+    without = [await cost()]
+    answers, refusals, parts = [], [], []
+    for _ in range(rounds):
+        others = asyncio.create_task(flood())
+        some = await cost()
+        others.cancel()
+        await asyncio.gather(others, *tasks, return_exceptions=True)
+        without.append(await cost())
+        before, after = without[-2:]
+        answer = (before[0] + after[0]) / 2 / CAPACITY
+        refusal = (some[0] - (before[0] + after[0]) / 2) / (some[1] - (before[1] + after[1]) / 2)
+        answers.append(answer * 1000)
+        refusals.append(refusal * 1000)
+        parts.append(refusal / answer)
+    over = True
+    await asyncio.gather(*full)
+    return {
+        "times": times,
+        "serving_ms": statistics.median(answers),
+        "rejecting_ms": statistics.median(refusals),
+        "of_serving": statistics.median(parts),
+        "of_serving_p25": quantile(parts, 0.25),
+        "of_serving_p75": quantile(parts, 0.75),
+    }
 
 
 async def resting(pid: int, seconds: float = 2.0) -> float:
@@ -457,11 +514,14 @@ def show(arm: str, results: dict[str, Any]) -> None:
             f" | {row['first_p50']:.2f} | {row['first_p99']:.2f} | {row['refusal_p50'] * 1000:.1f}"
             f" | {row['cpu']:.0%} |"
         )
-    last = rows[-1]
-    print(
-        f"\nserving {last['serving_ms']:.2f} ms of CPU ({EVENTS} events), rejecting {last['rejecting_ms']:.2f} ms: "
-        f"{last['rejecting_ms'] / last['serving_ms']:.1%}; with nothing to do {results['resting']:.1%} of a core"
-    )
+    print()
+    for cost in results["rejecting"]:
+        print(
+            f"at {cost['times']} times capacity: serving {cost['serving_ms']:.2f} ms of CPU ({EVENTS} events), "
+            f"rejecting {cost['rejecting_ms']:.2f} ms: {cost['of_serving']:.1%} of it "
+            f"({cost['of_serving_p25']:.1%} to {cost['of_serving_p75']:.1%} in the middle half of the rounds)"
+        )
+    print(f"with nothing to do: {results['resting']:.1%} of a core")
     print(
         f"fairness: one session at {FLOOD} times the pace; the others had {fair['quiet_served']} of "
         f"{fair['quiet_asked']} served, first content p50 {fair['quiet_first_p50']:.2f} s, "
@@ -469,7 +529,7 @@ def show(arm: str, results: dict[str, Any]) -> None:
         f"All greedy, unequally: Jain {fair['jain_unequal_greed']:.3f}"
     )
     if "refusing" in results:
-        show_refusing(results["refusing"], last["serving_ms"])
+        show_refusing(results["refusing"], results["rejecting"][-1]["serving_ms"])
 
 
 def show_refusing(rows: Iterable[dict[str, Any]], serving: float) -> None:
@@ -492,6 +552,10 @@ async def run_arm(upstream: int, options: list[str], seconds: float) -> dict[str
         await arrivals(port, {"warm": CAPACITY}, 1.0)
         results["resting"] = await resting(pid)
         results["overload"] = await overload(port, pid, seconds)
+        results["rejecting"] = [
+            await rejecting(port, pid, 10, rounds=10, seconds=max(1.0, seconds / 2)),
+            await rejecting(port, pid, 50, rounds=10, seconds=max(1.0, seconds / 4)),
+        ]
         results["fairness"] = await fairness(port, seconds)
         if alone:
             results["refusing"] = [await refusing(port, pid, queue=QUEUE, sessions=1)]

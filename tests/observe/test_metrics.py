@@ -199,7 +199,7 @@ async def test_who_is_turned_away_at_once_has_not_waited() -> None:
         change = moved(metrics, before)
         assert change["antiphon_requests_total", "other", "overload", "messages", "up"] == 2
         assert not [name for name, *_ in change if "queue_wait" in name or "duration" in name]
-        assert [line["queue_ms"] for line in house.records_written] == [None, None]
+        assert not any("queue_ms" in line for line in house.records_written)
         for client in clients:
             visit.answer()
             await client.response()

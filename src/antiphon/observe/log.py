@@ -16,6 +16,7 @@ import sys
 import traceback
 from typing import Any, TextIO, cast
 
+import msgspec
 import structlog
 
 
@@ -55,8 +56,7 @@ class _Threshold:
 _threshold = _Threshold()
 
 
-def _pair(key: str, value: object) -> str:
-    return f"{key}={_word(value)}"
+_BREAKS = re.compile(r"""[\s='"]""")
 
 
 def _word(value: object) -> str:
@@ -66,15 +66,19 @@ def _word(value: object) -> str:
     return repr(value)
 
 
-_BREAKS = re.compile(r"""[\s='"]""")
-# Into a file or a pipe: as on a terminal, but for the colours, which the usual columns take their time for
-# even where there are none. Every request is a line, also the one that is turned away.
-_PLAIN = [
-    structlog.dev.Column("", _pair),
-    structlog.dev.Column("timestamp", lambda key, value: str(value)),
-    structlog.dev.Column("level", lambda key, value: f"[{value:<9}]"),
-    structlog.dev.Column("event", lambda key, value: f"{value:<30}"),
-]
+def _plain(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
+    """A line as the console's, without colours, for a file or a pipe.
+
+    Every request is a line, also one that is turned away: the console's renderer takes five times as long.
+    """
+    begins = f"{event.pop('timestamp', '')} [{event.pop('level', method):<9}] {event.pop('event', ''):<30} "
+    raised = event.pop("exception", "")
+    values = " ".join([f"{key}={_word(event[key])}" for key in sorted(event)])
+    return f"{begins}{values}".rstrip() + (f"\n{raised}" if raised else "")
+
+
+def _json(event: Any, default: Any = None, **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=default).decode()
 
 
 def set_level(level: str) -> None:
@@ -100,10 +104,6 @@ def _text_of(exc_info: structlog.typing.ExcInfo) -> str:
     return _told(exc_info[1])
 
 
-def _write_below(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
-    stream.write(f"\n{_text_of(exc_info)}")
-
-
 _with_exception = structlog.processors.ExceptionRenderer(_text_of)
 
 
@@ -116,14 +116,13 @@ def configure(*, level: str, as_json: bool) -> None:
     ]
     renderer: structlog.typing.Processor
     if as_json:
-        renderer = structlog.processors.JSONRenderer()
+        renderer = structlog.processors.JSONRenderer(_json)
     elif sys.stderr.isatty():
-        renderer = structlog.dev.ConsoleRenderer(colors=True, exception_formatter=_write_below)
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     else:
-        renderer = structlog.dev.ConsoleRenderer(columns=_PLAIN, exception_formatter=_write_below)
-    told = [*shared, _with_exception] if as_json else shared
+        renderer = _plain
     structlog.configure(
-        processors=[_threshold, *told, renderer],
+        processors=[_threshold, *shared, _with_exception, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Lines(sys.stderr))),
         cache_logger_on_first_use=True,
@@ -133,7 +132,7 @@ def configure(*, level: str, as_json: bool) -> None:
         structlog.stdlib.ProcessorFormatter(
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *([_with_exception] if as_json else []),
+                _with_exception,
                 renderer,
             ],
             foreign_pre_chain=shared,

@@ -84,12 +84,16 @@ class ExchangeRecord(Struct, kw_only=True):
             "cause": self.cause,
             "phase": self.phase,
             "status": self.status,
-            "queue_ms": _ms(0.0, self.queued),
-            "ttft_ms": _ms(self.began, self.first_token),
-            "duration_ms": _ms(self.began, self.ended),
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
         }
+        for name, start, end in (
+            ("queue_ms", 0.0, self.queued),
+            ("ttft_ms", self.began, self.first_token),
+            ("duration_ms", self.began, self.ended),
+        ):
+            if end is not None:
+                line[name] = round((end - start) * 1000, 1)
         for name in _IF_ANY:
             if value := getattr(self, name):
                 line[name] = value
@@ -105,7 +109,3 @@ class ExchangeRecord(Struct, kw_only=True):
         """One line; what an operator should look at is a warning."""
         tell = log.warning if self.cause in _TROUBLE else log.info
         tell("exchange", **self.fields())
-
-
-def _ms(start: float, end: float | None) -> float | None:
-    return None if end is None else round((end - start) * 1000, 1)
