@@ -5,7 +5,7 @@ that 8 slots serve 16 requests a second, and whatever more is asked is overload.
 moments whether they are served or not, each on a connection of its own, and do not come again.
 
     bench/slots.py                       # three minutes
-    bench/slots.py --seconds 3           # a look
+    bench/slots.py --seconds 2           # a look
     bench/slots.py --arm workers         # one of: alone, workers, redis
     bench/slots.py --picture docs/goodput.svg                                   # draws what it measured
     bench/slots.py --picture docs/goodput.svg --from bench/results/slots-*.json # draws, measures nothing
