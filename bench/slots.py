@@ -4,7 +4,7 @@ Owns the clients and the sums. The upstream is the bench's mock: every answer ta
 that 8 slots serve 16 requests a second, and whatever more is asked is overload. Clients come at random
 moments whether they are served or not, each on a connection of its own, and do not come again.
 
-    bench/slots.py                       # three minutes
+    bench/slots.py                       # ten minutes
     bench/slots.py --seconds 2           # a look
     bench/slots.py --arm workers         # one of: alone, workers, redis
     bench/slots.py --picture docs/goodput.svg                                   # draws what it measured
