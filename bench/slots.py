@@ -254,19 +254,24 @@ async def overload(port: int, pid: int, seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
-async def rejecting(port: int, pid: int, times: int, rounds: int, seconds: float) -> dict[str, float]:
+async def rejecting(
+    port: int, pid: int, times: int, rounds: int, seconds: float, *, floor: bool = False
+) -> dict[str, float]:
     """CPU of an answer and of a refusal, in milliseconds, at so many times the capacity: medians of rounds.
 
     The slots and the queue are full all the time. In every second round others come at random moments; what
     those rounds cost more than the ones beside them is the refusals'. A round's CPU wavers by a tenth or two
     on a virtual machine: the fewer refusals are in it, the longer and the more rounds it takes.
+
+    `floor`: who comes sends no HTTP, and is told 400 before there is a request: what a connection costs.
     """
+    other = b"no HTTP\r\n\r\n" if floor else b""
     order, refused, over = random.Random(3), 0, False
     tasks: set[asyncio.Task[bool]] = set()
 
-    async def once(session: str) -> bool:
+    async def once(session: str, said: bytes = b"") -> bool:
         nonlocal refused
-        was_refused = (await ask(port, session)).status == 529
+        was_refused = (await ask(port, session, said)).status in (400, 529)
         refused += was_refused
         return was_refused
 
@@ -278,7 +283,7 @@ async def rejecting(port: int, pid: int, times: int, rounds: int, seconds: float
     async def flood() -> None:
         while True:
             await asyncio.sleep(order.expovariate((times - 1) * CAPACITY))
-            task = asyncio.create_task(once(f"s{order.randrange(10)}"))
+            task = asyncio.create_task(once(f"s{order.randrange(10)}", other))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -309,6 +314,7 @@ async def rejecting(port: int, pid: int, times: int, rounds: int, seconds: float
     await asyncio.gather(*full)
     return {
         "times": times,
+        "floor": floor,
         "serving_ms": statistics.median(answers),
         "rejecting_ms": statistics.median(refusals),
         "of_serving": statistics.median(parts),
@@ -518,7 +524,8 @@ def show(arm: str, results: dict[str, Any]) -> None:
     for cost in results["rejecting"]:
         print(
             f"at {cost['times']} times capacity: serving {cost['serving_ms']:.2f} ms of CPU ({EVENTS} events), "
-            f"rejecting {cost['rejecting_ms']:.2f} ms: {cost['of_serving']:.1%} of it "
+            f"{'no more than a 400' if cost['floor'] else 'rejecting'} {cost['rejecting_ms']:.2f} ms: "
+            f"{cost['of_serving']:.1%} of it "
             f"({cost['of_serving_p25']:.1%} to {cost['of_serving_p75']:.1%} in the middle half of the rounds)"
         )
     print(f"with nothing to do: {results['resting']:.1%} of a core")
@@ -529,7 +536,7 @@ def show(arm: str, results: dict[str, Any]) -> None:
         f"All greedy, unequally: Jain {fair['jain_unequal_greed']:.3f}"
     )
     if "refusing" in results:
-        show_refusing(results["refusing"], results["rejecting"][-1]["serving_ms"])
+        show_refusing(results["refusing"], results["rejecting"][0]["serving_ms"])
 
 
 def show_refusing(rows: Iterable[dict[str, Any]], serving: float) -> None:
@@ -555,6 +562,7 @@ async def run_arm(upstream: int, options: list[str], seconds: float) -> dict[str
         results["rejecting"] = [
             await rejecting(port, pid, 10, rounds=10, seconds=max(1.0, seconds / 2)),
             await rejecting(port, pid, 50, rounds=10, seconds=max(1.0, seconds / 4)),
+            await rejecting(port, pid, 10, rounds=10, seconds=max(1.0, seconds / 4), floor=True),
         ]
         results["fairness"] = await fairness(port, seconds)
         if alone:

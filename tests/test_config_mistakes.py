@@ -263,6 +263,14 @@ MISTAKES = [
         "2: server.coordination: must begin with redis://, rediss:// or unix://, or be local:FOLDER",
     ),
     (
+        '[server]\ncoordination = "redis://:s3cret@h/0?max_connections=5"\n' + UPSTREAM,
+        "2: server.coordination: option max_connections of the URL: not known here",
+    ),
+    (
+        '[server]\ncoordination = "redis://h/x"\n' + UPSTREAM,
+        "2: server.coordination: the database at the end of the URL: must be a number",
+    ),
+    (
         '[server]\ncoordination = "redis://h"',
         "2: server.coordination: there are no upstreams to share; the embedded ones are this gateway's own",
     ),

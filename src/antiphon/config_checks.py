@@ -88,6 +88,8 @@ def _server(file: File, unread: Collection[KeyPath]) -> Iterator[Complaint]:
     if not _is_coordination(where):
         text = "must begin with redis://, rediss:// or unix://, or be local:FOLDER"
         yield Complaint(("server", "coordination"), text)
+    elif (wrong_url := _wrong_in_url(where)) is not None:
+        yield Complaint(("server", "coordination"), wrong_url)
     if not file.upstreams and ("upstreams",) not in unread:
         text = "there are no upstreams to share; the embedded ones are this gateway's own"
         yield Complaint(("server", "coordination"), text)
@@ -98,6 +100,21 @@ def _is_coordination(where: str) -> bool:
     return (scheme == "local" and bool(rest)) or (
         scheme in ("redis", "rediss", "unix") and rest.startswith("//")
     )
+
+
+def _wrong_in_url(where: str) -> str | None:
+    """As the start of a gateway would say it, without the URL, which may hold a password."""
+    if where.startswith("local:"):
+        return None
+    try:
+        from antiphon.server.coordination.redis_url import read_url  # redis is optional
+    except ModuleNotFoundError:
+        return None  # it is said at the start what has to be installed
+    try:
+        read_url(where, {})
+    except ValueError as wrong:
+        return str(wrong).removeprefix("coordination: ")
+    return None
 
 
 def _header(path: KeyPath, key: str) -> Iterator[Complaint]:

@@ -92,6 +92,8 @@ async def test_who_leaves_the_queue_without_a_slot(surface, stream, why) -> None
         response = await client.response()
         assert response.status >= 500
         assert told(response) == ("a", "31000" if why == "queue_timeout" else "21000")
+        # What somebody has cancelled must not come back by itself.
+        assert response.headers.get("x-should-retry") == ("false" if why == "operator" else None)
         for visits in held.values():
             visits[0].answer()
 

@@ -7,9 +7,12 @@ import random
 from typing import Any
 
 import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
 
-from antiphon.config import UpstreamSettings
+from antiphon.config import Coordination, UpstreamSettings
 from antiphon.server.fleet import Fleet
+from antiphon.server.worker_peers import Peers
 from server.fleet_house import FleetHouse, honest_error, model, whole_answer
 from server.harness import (
     DONE,
@@ -319,6 +322,25 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing(wrong) -> Non
         assert house.backend._leaving == []
         end(visit)
         whole_answer(await client.response(), "0 ")
+
+
+@pytest.mark.parametrize("named", ["redis://h/0", None])
+@on_uvloop
+async def test_workers_are_told_nothing_new_of_where_they_share(named, tmp_path) -> None:
+    """They count themselves, and may share through a folder that no file names."""
+    async with FleetHouse() as house:
+        gateway, settings = house.gateway, house.settings()
+        gateway.peers = Peers(tmp_path, gateway.ordinary.answer)
+        own = Coordination(where=named or "local:/f", gateways=2)
+        gateway.settings = structs.replace(settings, coordination=own)
+        wanted = structs.replace(settings, coordination=named and Coordination(where=named))
+        with capture_logs() as told:
+            gateway.apply(wanted)
+            gateway.apply(structs.replace(wanted, coordination=Coordination(where="redis://other/0")))
+        gateway.peers = None
+        assert gateway.settings.coordination == own
+        (line,) = [line for line in told if line["event"] == "settings_changed"]
+        assert line["restart"] == ["coordination: the old one stays until a restart"]
 
 
 @on_uvloop

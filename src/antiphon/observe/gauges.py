@@ -78,8 +78,13 @@ class UpstreamCollector(Collector):
         return [*self._slots(), *self._reports(), *self._health()]
 
     def _slots(self) -> Iterable[Metric]:
-        slots = _gauge("antiphon_slots", "Slots of an upstream by state.", "state")
-        limit = _gauge("antiphon_slots_limit", "Slots that an upstream has.")
+        slots = _gauge(
+            "antiphon_slots", "Slots by state; where gateways share them, free is everybody's.", "state"
+        )
+        limit = _gauge(
+            "antiphon_slots_limit",
+            "Slots that an upstream has; where gateways share them, all of them together.",
+        )
         queue = _gauge("antiphon_queue_length", "Requests that wait for a slot.")
         used: dict[str, list[int]] = {}
         for name, upstream in self._sources.upstreams().items():

@@ -243,9 +243,12 @@ class Gateway:
 
     def apply(self, wanted: Settings) -> None:
         """Take over new settings; running exchanges keep theirs. Raises ConfigError before any change."""
-        if self.peers is not None and wanted.coordination is None:
-            # Workers share their slots through a folder of their own, which no file names.
-            wanted = structs.replace(wanted, coordination=self.settings.coordination)
+        if self.peers is not None and self.settings.coordination is not None:
+            # Workers count themselves, and may share through a folder of their own, which no file names.
+            own = self.settings.coordination
+            asked = wanted.coordination or own
+            if structs.replace(asked, gateways=own.gateways) == own:
+                wanted = structs.replace(wanted, coordination=own)
         told = changes(self.settings, wanted)
         settings = taken_over(self.settings, wanted)
         entry = entry_for(settings)

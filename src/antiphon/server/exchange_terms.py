@@ -52,7 +52,8 @@ CAUSES: dict[str, Cause] = {
     "stall": Cause("the client left a full buffer unread", drops_client=True),
     "shutdown": Cause("the gateway stops", own_faults.SHUTTING_DOWN),
     "operator": Cause(
-        "somebody cancelled it", Fault("api_error", "the request was cancelled by the operator", 500)
+        "somebody cancelled it",
+        Fault("api_error", "the request was cancelled by the operator", 500, should_retry=False),
     ),
     "lost": Cause(
         "this process stood still for so long that its slot was given to somebody else",

@@ -29,6 +29,8 @@ OWN = {"protocol": 3, "socket_timeout": None}
         ("redis://:s3cret@127.0.0.1/0?socket_timeout=s3cret&db=1", "option socket_timeout"),
         ("unix://:s3cret@/tmp/none.sock?db=s3cret", "db"),
         ("redis://127.0.0.1/0?s3cret%0a=1", "no name"),
+        ("redis://:s3cret@127.0.0.1:6399/x?client_name=q", "database"),
+        ("redis://:s3cret@127.0.0.1:6399/0/1", "database"),
         # What belongs into the password, and is read as something else.
         ("redis://:se/s3cret@127.0.0.1:6399/0", "cannot be read"),
         ("redis://:1/s3cret@127.0.0.1:6399/0", "cannot be read"),

@@ -201,6 +201,18 @@ def test_the_last_word_on_the_limit_counts_for_all(hub) -> None:
     assert len(hub.room._leases) == 4
 
 
+def test_who_had_another_limit_tells_that_it_has_changed(hub) -> None:
+    one = Gateway(hub, "g1", 2)
+    Gateway(hub, "g2", 5)
+    with structlog.testing.capture_logs() as told:
+        one.slots._look()
+        hub.settle()
+        one.slots._look()
+        hub.settle()
+    (line,) = [line for line in told if line["event"] == "slots_changed"]
+    assert (line["slots"], line["before"]) == (5, 2)
+
+
 def test_a_limit_that_changes_while_disconnected_is_said_later(hub) -> None:
     one, two = Gateway(hub, "g1", 2), Gateway(hub, "g2", 2)
     one.end.disconnect()

@@ -10,6 +10,7 @@ a password, also in a place where none belongs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -65,6 +66,9 @@ def read_url(url: str, own: Mapping[str, Any]) -> tuple[type[AbstractConnection]
     bare = url.partition("#")[0].partition("?")[0]
     if _fails(bare, [], own):
         raise ValueError(f"coordination: this URL cannot be read ({_ESCAPE})")
+    if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
+        # The client would take the first database, and those who mistyped it apart share nothing.
+        raise ValueError("coordination: the database at the end of the URL: must be a number")
     unknown = [name for name, _ in options if name not in _OPTIONS]
     if unknown:
         raise ValueError(f"coordination: {_named(unknown)} of the URL: not known here")

@@ -368,7 +368,9 @@ class SharedSlots(Slots):
                 rank=view.rank,
                 active=view.active,
             )
-        if not self._limit_in_flight and not self._limit_is_news:
+        if not self._limit_in_flight and not self._limit_is_news and answer.limit != self._limit:
+            # What was said last is everybody's: of two that were configured differently one is wrong.
+            log.info("slots_changed", upstream=self.name, slots=answer.limit, before=self._limit)
             self._limit = answer.limit
         if answer.again is not None and self._tickets:
             # Not polling: a moment at which leases run out if their holder is dead.
