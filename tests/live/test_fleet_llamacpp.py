@@ -298,6 +298,11 @@ async def test_one_dies_in_the_prefill_and_the_other_answers(tmp_path, stream):
         assert told.message["stop_reason"] in ("end_turn", "max_tokens")
         assert told.text.strip() or told.message["content"] == []
         assert told.prompt_tokens > 500
+
+        async def written() -> bool:  # the line comes behind the answer
+            return bool(house.gateway.records())
+
+        await house.until(written)
         (record,) = house.gateway.records()
         assert (record["retries"], record["upstream"], record["cause"]) == (1, other, "finished")
 
