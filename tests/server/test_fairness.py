@@ -254,6 +254,15 @@ def test_a_newcomers_place_is_where_fairness_would_put_it():
     assert queue.in_order().index("b1") == 3
 
 
+def test_who_has_no_name_is_nobody_else():
+    """A client without an address waits as the share "", which may be known, beside others that are not."""
+    queue = FairQueue()
+    for number in range(5):
+        queue.push(number, share="")
+    assert queue.ahead_of_newcomer("new") == 1
+    assert queue.ahead_of_newcomer("") == 5
+
+
 SHARES = st.sampled_from("abcde")
 
 

@@ -17,7 +17,7 @@ others come. Each kind goes in order of arrival.
     queue.pop(used={"key-a": 3, "key-b": 0}, slots=8)   -> the next ticket, or None
     queue.remove(ticket)                                -> left the queue: costs nothing, wakes nobody
 
-The rules are written twice: `coordination.redis_scripts` has them in Lua. So everything that is compared is
+The rules are written twice: `coordination.redis_queue` has them in Lua. So everything that is compared is
 a whole number, which both languages compute alike.
 """
 
@@ -93,7 +93,7 @@ class FairQueue(Generic[T]):
         self._arrivals = 0
         # What refusals ask again and again while a full queue stands still; gone with every change.
         self._longest: list[tuple[float, str]] | None = None
-        self._ahead: dict[tuple[str, float], int] = {}
+        self._ahead: dict[tuple[str | None, float], int] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -162,7 +162,7 @@ class FairQueue(Generic[T]):
         weight = self.weight(share) if weight is None else weight
         # Whoever has no place and no past stands where everybody does who comes for the first time.
         known = share in self._lines or share in self._due
-        key = (share if known else "", weight)
+        key = (share if known else None, weight)
         ahead = self._ahead.get(key)
         if ahead is None:
             mine = self._lines.get(share) or _Line(self._start(share), self._arrivals + 1)

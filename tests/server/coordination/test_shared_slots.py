@@ -45,6 +45,15 @@ class Gateway:
         self.requests.append(request)
         return request
 
+    def has_served(self, seconds: float) -> None:
+        """An answer of that length came to its end: expected waits come from it."""
+        first = self.request()
+        self.end.hub.settle()
+        first.lease.active = True
+        self.clock.now += seconds
+        first.end()
+        self.end.hub.settle()
+
 
 class Request:
     def __init__(self, gateway: Gateway, share: str = "", **options) -> None:
@@ -679,12 +688,7 @@ def test_a_coordinator_that_is_back_in_a_moment_is_no_warning(hub) -> None:
 
 def test_expected_wait_is_of_the_whole_queue(hub) -> None:
     one, two = Gateway(hub, "g1", 1), Gateway(hub, "g2", 1)
-    first = one.request()
-    hub.settle()
-    first.lease.active = True
-    one.clock.now += 10.0
-    first.end()
-    hub.settle()
+    one.has_served(10.0)
     assert one.slots.expected_wait() == 0.0
     for _ in range(3):
         two.request()
@@ -698,12 +702,7 @@ def test_expected_wait_is_of_the_whole_queue(hub) -> None:
 def test_expected_wait_of_a_place_is_of_the_whole_queue_too(hub) -> None:
     """Positions are of this gateway's own part: each has as many of the others' before it as are its part."""
     one, two = Gateway(hub, "g1", 2), Gateway(hub, "g2", 2)
-    first = one.request()
-    hub.settle()
-    first.lease.active = True
-    one.clock.now += 10.0
-    first.end()
-    hub.settle()
+    one.has_served(10.0)
     for _ in range(4):
         two.request("a")
         two.request("b")
