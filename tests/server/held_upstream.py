@@ -79,9 +79,16 @@ class HeldUpstream:
 
     def _wait(self, connection: socket.socket) -> bool:
         """Until it may go on, or its gateway has gone away."""
+
+        def gone() -> bool:
+            return bool(select.select([connection], [], [], 0)[0])
+
         while not self._turns.acquire(timeout=0.01):
-            if select.select([connection], [], [], 0)[0]:
+            if gone():
                 return False
+        if gone():
+            self._turns.release()  # somebody who is still there was meant
+            return False
         return True
 
     def __enter__(self) -> Self:
